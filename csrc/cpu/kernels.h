@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The kernels: inner loops that exist once an instruction set.  They check nothing.
+ *
+ * Every variant gives the same bits for the same input, but for the payload of NaNs.
+ */
+#ifndef S2_KERNELS_H
+#define S2_KERNELS_H
+
+#include "../s2.h"
+
+/* Functions are compiled for an instruction set one by one, never by flags for a whole file: an
+ * inline function from a header, compiled under such flags but not inlined, could be the copy that
+ * the linker keeps for everybody. */
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__)
+#define S2_X86         1
+#define S2_TARGET_AVX2 __attribute__((target("avx2,f16c,bmi,popcnt")))
+#define S2_TARGET_AVX512                                                                           \
+    __attribute__((target("avx2,f16c,bmi,popcnt,avx512f,avx512bw,avx512dq,avx512vl")))
+#else
+#define S2_X86 0
+#endif
+
+/* dst[i] = src[i] / divisor for n elements; the types are those of the table's entry. */
+typedef void (*s2_convert_kernel)(const void *src, void *dst, int64_t n, double divisor);
+
+/* accumulator[i] += src[i] for n elements. */
+typedef void (*s2_add_kernel)(const void *src, void *accumulator, int64_t n);
+
+struct s2_kernels {
+    /*
+     * Bits of the blocks in values[0, nbytes), the last of which may be short; whole 64-bit words
+     * of `bitmap` are written.  An element has `width` bytes (2, 4 or 8) and its sign in the
+     * highest bit.  Returns the number of blocks that are not live but hold a negative zero.
+     */
+    int64_t (*nonzero_blocks)(const uint8_t *values, int64_t nbytes, int64_t block_nbytes,
+                              int64_t width, uint8_t *bitmap);
+
+    /* The same for blocks of one element each, `n` of them. */
+    int64_t (*nonzero_elements)(const uint8_t *values, int64_t n, int64_t width, uint8_t *bitmap);
+
+    /* memcpy() for rows: no start-up cost, since the caller has asked for the memory before. */
+    void (*copy_row)(void *to, const void *from, int64_t nbytes);
+
+    /*
+     * The same with stores that go past the caches and do not read the lines they write.  `to` is a
+     * multiple of 64, as is nbytes.  Whoever called it calls s2_stream_fence() before others look.
+     */
+    void (*stream_row)(void *to, const void *from, int64_t nbytes);
+
+    /* By dtype from and to; NULL where the pair is not supported. */
+    s2_convert_kernel convert[4][4];
+    s2_add_kernel add[4][4];
+};
+
+extern const struct s2_kernels s2_kernels_portable;
+#if S2_X86
+extern const struct s2_kernels s2_kernels_avx2;
+extern const struct s2_kernels s2_kernels_avx512;
+#endif
+
+static inline void s2_stream_fence(void)
+{
+#if S2_X86
+    __builtin_ia32_sfence();
+#endif
+}
+
+/* Those of s2_variant_current(). */
+const struct s2_kernels *s2_kernels_current(void);
+
+/* ---------------------------------------------------------------------------------------------- */
+/* What the bitmap kernels of all variants share                                                  */
+/* ---------------------------------------------------------------------------------------------- */
+
+/* What a block is, from the bitwise OR of its elements. */
+enum s2_block_state {
+    S2_BLOCK_ZERO,          /* nothing but +0.0 */
+    S2_BLOCK_NEGATIVE_ZERO, /* zeros, at least one of them -0.0: nothing but signs */
+    S2_BLOCK_LIVE,
+};
+
+/* Eight bytes of elements without their signs: elements are non-zero where the AND with this is. */
+static inline uint64_t s2_magnitude_mask(int64_t width)
+{
+    return width == 8   ? UINT64_C(0x7fffffffffffffff)
+           : width == 4 ? UINT64_C(0x7fffffff7fffffff)
+                        : UINT64_C(0x7fff7fff7fff7fff);
+}
+
+#endif /* S2_KERNELS_H */

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/* The kernels in C99, for every processor, and the yardstick of the other variants. */
+#include "../internal.h"
+#include "bitmap_portable.h"
+#include "convert.h"
+#include "kernels.h"
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Bitmap                                                                                         */
+/* ---------------------------------------------------------------------------------------------- */
+
+#define NAME nonzero_blocks
+#define TARGET
+#define MASK_TYPE   uint64_t
+#define MASK_FROM   s2_magnitude_mask
+#define BLOCK_STATE s2_block_state_portable
+#include "nonzero_blocks_template.h"
+
+/* An element of 2, 4 or 8 bytes in the low end of a word, its sign bit cut off by doubling. */
+#define NONZERO_ELEMENTS(type)                                                                     \
+    for (int64_t i = 0; i < n; i += 64) {                                                          \
+        const int64_t end = s2_min(n, i + 64);                                                     \
+        uint64_t live = 0, any = 0;                                                                \
+        for (int64_t j = i; j < end; j++) {                                                        \
+            type element;                                                                          \
+            memcpy(&element, values + j * (int64_t)sizeof(type), sizeof(type));                    \
+            live |= (uint64_t)((type)(element << 1) != 0) << (j - i);                              \
+            any |= (uint64_t)(element != 0) << (j - i);                                            \
+        }                                                                                          \
+        s2_store_word(bitmap + i / 8, live);                                                       \
+        negative_zeros += s2_popcount(any & ~live);                                                \
+    }
+
+static int64_t nonzero_elements(const uint8_t *values, int64_t n, int64_t width, uint8_t *bitmap)
+{
+    int64_t negative_zeros = 0;
+
+    if (width == 8) {
+        NONZERO_ELEMENTS(uint64_t)
+    } else if (width == 4) {
+        NONZERO_ELEMENTS(uint32_t)
+    } else {
+        NONZERO_ELEMENTS(uint16_t)
+    }
+    return negative_zeros;
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Rows                                                                                           */
+/* ---------------------------------------------------------------------------------------------- */
+
+static void copy_row(void *to, const void *from, int64_t nbytes)
+{
+    memcpy(to, from, (size_t)nbytes);
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Conversion                                                                                     */
+/* ---------------------------------------------------------------------------------------------- */
+
+#define TARGET
+#define SUFFIX(name) name##_portable
+#include "convert_template.h"
+
+const struct s2_kernels s2_kernels_portable = {
+    .nonzero_blocks = nonzero_blocks,
+    .nonzero_elements = nonzero_elements,
+    .copy_row = copy_row,
+    .stream_row = copy_row,
+    .convert = CONVERT_TABLE,
+    .add = ADD_TABLE,
+};

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * s2.h - sparse aggregation of gradients: the C core of s2reducer.
+ *
+ * The picture, from the outside in:
+ *
+ *   bucket     a flat array of `numel` elements of one dtype: the gradients of several parameters,
+ *              one behind the other, as torch's DistributedDataParallel hands them out.
+ *   segment    one parameter's part of the bucket: offset, number of elements, block length.
+ *   block      `block` consecutive elements of a segment (a row of an embedding, say); the last
+ *              block of a segment may be short.  A block is *live* when any of its elements is
+ *              neither +0.0 nor -0.0; a NaN makes it live.
+ *   bitmap     one bit a block.  Bit b of the bitmap is bit b % 8 (least significant first) of
+ *              byte b / 8.  Every segment begins at a bit that is a multiple of 64, and the
+ *              bitmap ends at one, so that no two segments share a 64-bit word.  Bits that belong
+ *              to no block are zero.
+ *   positions  the numbers of the set bits, ascending: the same set as a list.
+ *   packed     the live blocks alone, one behind the other, in the order of their positions.  Each
+ *              takes `block` elements of its own segment; a short last block is filled up with
+ *              zeros.  So the size of a packed array follows from the positions alone.
+ *
+ * A bucket of 10 elements in two segments, blocks of 2 and of 3:
+ *
+ *   elements    0 0 | 5 1 | 0 0        0 0 0 | 7          (the last block is short)
+ *   bits          0     1     0 ..        64   65
+ *   positions   { 1, 65 }
+ *   packed      5 1   7 0 0
+ *
+ * Conventions that hold for every function here, unless it says otherwise:
+ *
+ *   - It returns S2_OK, or the first of the errors that its arguments deserve; then nothing that
+ *     it could have written has been written.
+ *   - It allocates nothing, keeps no pointer, prints nothing, starts no thread.  All memory is the
+ *     caller's.
+ *   - Arrays of elements are aligned for their element type; bitmaps may lie at any address.
+ *   - Outputs do not overlap other arguments.
+ *   - A pointer may be NULL where the size that goes with it is zero.
+ *   - Sizes and positions are int64_t and are checked; products of them are checked for overflow.
+ *     No array has more than S2_MAX_NUMEL elements (S2_BAD_SIZE), so that bytes are int64_t too.
+ *   - Calls on different memory may run at the same time in different threads.
+ */
+#ifndef S2_H
+#define S2_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define S2_VERSION "0.1.0"
+
+#define S2_MAX_NUMEL (INT64_MAX / 8)
+
+/* ============================================================================================== */
+/*                                       Errors and types                                         */
+/* ============================================================================================== */
+
+typedef enum s2_status {
+    S2_OK = 0,
+    S2_NULL_POINTER, /* a pointer is NULL and the size that goes with it is not zero */
+    S2_BAD_DTYPE,    /* not one of s2_dtype, or a pair of dtypes that the function does not take */
+    S2_BAD_LAYOUT,   /* a segment breaks a rule of s2_layout */
+    S2_BAD_SIZE,     /* a size is negative, or is not the one that the other arguments imply */
+    S2_BAD_POSITION, /* positions do not ascend strictly, or one names no block of the layout */
+    S2_BAD_DIVISOR,  /* a divisor is not a finite number above zero */
+    S2_BAD_VARIANT,  /* not one of s2_variant, or not one that this machine can run */
+} s2_status;
+
+/* A sentence fragment for `status`, such as "a segment breaks a rule of the layout"; never NULL. */
+const char *s2_status_string(s2_status status);
+
+typedef enum s2_dtype {
+    S2_FLOAT32 = 0,
+    S2_FLOAT64 = 1,
+    S2_FLOAT16 = 2,  /* IEEE 754 binary16 */
+    S2_BFLOAT16 = 3, /* the upper half of a binary32 */
+} s2_dtype;
+
+/* Bytes of one element; 0 for a value that is no dtype. */
+int64_t s2_dtype_nbytes(s2_dtype dtype);
+
+/*
+ * How to run a loop on several threads.  The core starts no thread of its own; a caller who has a
+ * pool passes one of these as the last argument, and NULL otherwise.
+ *
+ * parallel_for() calls body(body_arg, b, e) for ranges [b, e) that together cover [begin, end) once
+ * each, in any order and on any threads, and returns when all are done.  A range is `grain` long or
+ * longer, but for the last.  Results never depend on how the range is cut.
+ */
+typedef void (*s2_range_body)(void *body_arg, int64_t begin, int64_t end);
+
+typedef struct s2_executor {
+    void (*parallel_for)(void *self, int64_t begin, int64_t end, int64_t grain, s2_range_body body,
+                         void *body_arg);
+    void *self;
+} s2_executor;
+
+/* ============================================================================================== */
+/*                                            Layout                                              */
+/* ============================================================================================== */
+
+typedef struct s2_segment {
+    int64_t offset;    /* of its first element in the bucket */
+    int64_t numel;     /* elements; 0 is allowed */
+    int64_t block;     /* elements of a block, at least 1 */
+    int64_t first_bit; /* of its first block in the bitmap; a multiple of 64 */
+} s2_segment;
+
+/*
+ * The segments of a bucket.  They ascend by offset and by bit, and overlap in neither; gaps are
+ * allowed in both.  Elements in a gap are never read or written.
+ */
+typedef struct s2_layout {
+    const s2_segment *segments;
+    int64_t nsegments;
+    int64_t numel; /* elements of the bucket */
+} s2_layout;
+
+/* Blocks of a segment: numel / block, rounded up. */
+int64_t s2_segment_nblocks(const s2_segment *segment);
+
+/*
+ * Checks every rule above and sets *nbytes to the size of the layout's bitmap: the end of the last
+ * segment's bits, rounded up to a multiple of 64 bits, in bytes.
+ */
+s2_status s2_layout_bitmap_nbytes(const s2_layout *layout, int64_t *nbytes);
+
+/* ============================================================================================== */
+/*                                            Bitmap                                              */
+/* ============================================================================================== */
+
+/*
+ * Sets each bit of `bitmap` to whether its block is live, and all other bits to zero.  `nbytes` is
+ * the size that s2_layout_bitmap_nbytes() gives.
+ *
+ * *negative_zeros becomes the number of blocks that are not live but hold a -0.0.  The bits cannot
+ * show those; who needs dead blocks to be the same everywhere calls s2_blocks_clear_dead().
+ */
+s2_status s2_bitmap_from_nonzero(const s2_layout *layout, const void *values, s2_dtype dtype,
+                                 uint8_t *bitmap, int64_t nbytes, int64_t *negative_zeros,
+                                 const s2_executor *executor);
+
+/* bitmap |= other, and bitmap &= ~other.  `nbytes` is a multiple of 8. */
+s2_status s2_bitmap_or(uint8_t *bitmap, const uint8_t *other, int64_t nbytes);
+s2_status s2_bitmap_andnot(uint8_t *bitmap, const uint8_t *other, int64_t nbytes);
+
+/* Sets counts[i] to the number of set bits of segment i, for all `nsegments` of the layout. */
+s2_status s2_bitmap_count(const s2_layout *layout, const uint8_t *bitmap, int64_t nbytes,
+                          int64_t *counts);
+
+/*
+ * Writes the numbers of the set bits, ascending.  `npositions` must be their exact number (the sum
+ * of s2_bitmap_count()), else S2_BAD_SIZE.
+ */
+s2_status s2_bitmap_positions(const uint8_t *bitmap, int64_t nbytes, int64_t *positions,
+                              int64_t npositions);
+
+/* ============================================================================================== */
+/*                                            Blocks                                              */
+/* ============================================================================================== */
+
+/*
+ * All functions of this section take `positions` that ascend strictly and name blocks of the
+ * layout.  They check that before they write.
+ */
+
+/* Sets *numel to the number of elements that these blocks take when packed. */
+s2_status s2_blocks_packed_numel(const s2_layout *layout, const int64_t *positions,
+                                 int64_t npositions, int64_t *numel);
+
+/*
+ * packed = values / divisor, block by block.  The dtypes are any pair that s2_values_convert()
+ * takes, with its arithmetic.  The filling of a short last block is +0.0.
+ */
+s2_status s2_blocks_gather(const s2_layout *layout, const void *values, s2_dtype dtype,
+                           const int64_t *positions, int64_t npositions, void *packed,
+                           s2_dtype packed_dtype, int64_t packed_numel, double divisor,
+                           const s2_executor *executor);
+
+/*
+ * The way back: values = packed / divisor in the blocks that are named; all others are left alone.
+ * What fills up a short last block is ignored.
+ */
+s2_status s2_blocks_scatter(const s2_layout *layout, const void *packed, s2_dtype packed_dtype,
+                            int64_t packed_numel, const int64_t *positions, int64_t npositions,
+                            void *values, s2_dtype dtype, double divisor,
+                            const s2_executor *executor);
+
+/*
+ * accumulator += packed in the blocks that are named, in the accumulator's arithmetic: FLOAT64 for
+ * FLOAT32 and FLOAT64, or FLOAT32 for FLOAT32, FLOAT16 and BFLOAT16.  The layout is that of the
+ * accumulator.
+ */
+s2_status s2_blocks_add(const s2_layout *layout, const void *packed, s2_dtype packed_dtype,
+                        int64_t packed_numel, const int64_t *positions, int64_t npositions,
+                        void *accumulator, s2_dtype accumulator_dtype, const s2_executor *executor);
+
+/*
+ * Sets to +0.0 every element of every block whose bit in `bitmap` is clear.  Blocks whose bit is
+ * set, and elements outside segments, are left alone.
+ */
+s2_status s2_blocks_clear_dead(const s2_layout *layout, const uint8_t *bitmap, int64_t nbytes,
+                               void *values, s2_dtype dtype, const s2_executor *executor);
+
+/* ============================================================================================== */
+/*                                            Values                                              */
+/* ============================================================================================== */
+
+/*
+ * dst = src / divisor, element by element: divided in the wider of the two types, then rounded once
+ * to nearest, ties to even.  A NaN stays a NaN, too large a value becomes an infinity, subnormals
+ * are kept.  The pairs:
+ *
+ *     from FLOAT16 or BFLOAT16    to FLOAT32
+ *     from FLOAT32                to any
+ *     from FLOAT64                to FLOAT64 or FLOAT32
+ *     from any                    to itself, with a divisor of 1: the bits are copied
+ *
+ * The divisor is first rounded to the type of the division.  dst may be src where the dtypes are
+ * equal.
+ */
+s2_status s2_values_convert(const void *src, s2_dtype src_dtype, void *dst, s2_dtype dst_dtype,
+                            int64_t numel, double divisor, const s2_executor *executor);
+
+/* ============================================================================================== */
+/*                                       Choice of kernels                                        */
+/* ============================================================================================== */
+
+/* The instruction sets that kernels are written for, from the narrowest. */
+typedef enum s2_variant {
+    S2_PORTABLE = 0, /* C99 */
+    S2_AVX2 = 1,     /* AVX2, F16C, BMI1, POPCNT */
+    S2_AVX512 = 2,   /* AVX-512 F, BW, DQ, VL, and all of the above */
+} s2_variant;
+
+/* The widest variant that this processor and its operating system can run. */
+s2_variant s2_variant_best(void);
+
+/* The variant that calls use now: the best, unless a test forced another. */
+s2_variant s2_variant_current(void);
+
+/*
+ * For tests and benchmarks alone: makes all later calls in this process use `variant`, the one
+ * setting in the core that outlives a call.  Results have the same bits under every variant, but
+ * for the payload of NaNs.
+ */
+s2_status s2_variant_force(s2_variant variant);
+
+/* "portable", "avx2", "avx512"; NULL for a value that is no variant. */
+const char *s2_variant_name(s2_variant variant);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* S2_H */

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+#include <math.h>
+
+#include "internal.h"
+
+struct conversion {
+    s2_convert_kernel convert; /* NULL: copy */
+    const uint8_t *src;
+    uint8_t *dst;
+    int64_t src_width, dst_width;
+    double divisor;
+};
+
+static void convert_range(void *arg, int64_t begin, int64_t end)
+{
+    const struct conversion *c = arg;
+    const uint8_t *src = c->src + begin * c->src_width;
+    uint8_t *dst = c->dst + begin * c->dst_width;
+
+    if (c->convert != NULL)
+        c->convert(src, dst, end - begin, c->divisor);
+    else if (src != dst && begin != end)
+        memcpy(dst, src, (size_t)((end - begin) * c->dst_width));
+}
+
+s2_status s2_convert_kernel_find(s2_dtype src, s2_dtype dst, double divisor,
+                                 s2_convert_kernel *convert)
+{
+    *convert = NULL;
+    if (s2_dtype_nbytes(src) == 0 || s2_dtype_nbytes(dst) == 0) return S2_BAD_DTYPE;
+    if (!isfinite(divisor) || divisor <= 0.0) return S2_BAD_DIVISOR;
+    if (src == dst && divisor == 1.0) return S2_OK;
+    *convert = s2_kernels_current()->convert[src][dst];
+    return *convert != NULL ? S2_OK : S2_BAD_DTYPE;
+}
+
+s2_status s2_values_convert(const void *src, s2_dtype src_dtype, void *dst, s2_dtype dst_dtype,
+                            int64_t numel, double divisor, const s2_executor *executor)
+{
+    struct conversion c = {.src = src,
+                           .dst = dst,
+                           .src_width = s2_dtype_nbytes(src_dtype),
+                           .dst_width = s2_dtype_nbytes(dst_dtype),
+                           .divisor = divisor};
+
+    S2_RETURN_IF_ERROR(s2_convert_kernel_find(src_dtype, dst_dtype, divisor, &c.convert));
+    if (numel < 0 || numel > S2_MAX_NUMEL) return S2_BAD_SIZE;
+    if (s2_is_null(src, numel) || s2_is_null(dst, numel)) return S2_NULL_POINTER;
+    if (numel == 0) return S2_OK;
+    s2_run(executor, numel, s2_grain(c.src_width + c.dst_width), convert_range, &c);
+    return S2_OK;
+}
