@@ -73,7 +73,7 @@ s2_status s2_bitmap_from_nonzero(const s2_layout *layout, const void *values, s2
         s2_run(executor, nwords, s2_grain(scan.word_nbytes), scan_words, &scan);
         *negative_zeros += scan.negative_zeros;
     }
-    memset(bitmap + cleared, 0, (size_t)(nbytes - cleared));
+    if (cleared != nbytes) memset(bitmap + cleared, 0, (size_t)(nbytes - cleared));
     return S2_OK;
 }
 

@@ -259,7 +259,7 @@ s2_status s2_blocks_packed_numel(const s2_layout *layout, const int64_t *positio
     for (int64_t i = 1; i < npositions; i++) {
         if (positions[i - 1] >= positions[i]) return S2_BAD_POSITION;
     }
-    for (int64_t i = 0; i < layout->nsegments; i++) {
+    for (int64_t i = 0; i < layout->nsegments && done < npositions; i++) {
         const s2_segment *segment = &layout->segments[i];
         int64_t end_bit = segment->first_bit + s2_segment_nblocks(segment);
         int64_t n = count_below(positions + done, npositions - done, end_bit);
@@ -423,6 +423,7 @@ s2_status s2_blocks_clear_dead(const s2_layout *layout, const uint8_t *bitmap, i
     int64_t width = s2_dtype_nbytes(dtype);
     for (int64_t i = 0; i < layout->nsegments; i++) {
         const s2_segment *segment = &layout->segments[i];
+        if (segment->numel == 0) continue;
         struct clearing c = {.bitmap = bitmap + segment->first_bit / 8,
                              .nblocks = s2_segment_nblocks(segment),
                              .values = (uint8_t *)values + segment->offset * width,
@@ -430,7 +431,7 @@ s2_status s2_blocks_clear_dead(const s2_layout *layout, const uint8_t *bitmap, i
                              .block_nbytes = s2_min(segment->block, segment->numel) * width};
         int64_t nwords = (c.nblocks + 63) / 64;
         int64_t word_nbytes = nwords > 1 ? 64 * c.block_nbytes : c.nbytes;
-        if (nwords != 0) s2_run(executor, nwords, s2_grain(word_nbytes), clear_words, &c);
+        s2_run(executor, nwords, s2_grain(word_nbytes), clear_words, &c);
     }
     return S2_OK;
 }

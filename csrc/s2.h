@@ -85,8 +85,8 @@ int64_t s2_dtype_nbytes(s2_dtype dtype);
  * pool passes one of these as the last argument, and NULL otherwise.
  *
  * parallel_for() calls body(body_arg, b, e) for ranges [b, e) that together cover [begin, end) once
- * each, in any order and on any threads, and returns when all are done.  A range is `grain` long or
- * longer, but for the last.  Results never depend on how the range is cut.
+ * each, in any order and on any threads, and returns when all are done.  A range should have
+ * about `grain` numbers or more, to be worth handing out.  Results never depend on the cuts.
  */
 typedef void (*s2_range_body)(void *body_arg, int64_t begin, int64_t end);
 
@@ -217,8 +217,8 @@ s2_status s2_blocks_clear_dead(const s2_layout *layout, const uint8_t *bitmap, i
  *     from FLOAT64                to FLOAT64 or FLOAT32
  *     from any                    to itself, with a divisor of 1: the bits are copied
  *
- * The divisor is first rounded to the type of the division.  dst may be src where the dtypes are
- * equal.
+ * The divisor is first rounded to the type of the division, and must be a divisor still.  dst may
+ * be src where the dtypes are equal.
  */
 s2_status s2_values_convert(const void *src, s2_dtype src_dtype, void *dst, s2_dtype dst_dtype,
                             int64_t numel, double divisor, const s2_executor *executor);

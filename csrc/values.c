@@ -23,15 +23,19 @@ static void convert_range(void *arg, int64_t begin, int64_t end)
         memcpy(dst, src, (size_t)((end - begin) * c->dst_width));
 }
 
+static bool is_divisor(double divisor) { return isfinite(divisor) && divisor > 0.0; }
+
 s2_status s2_convert_kernel_find(s2_dtype src, s2_dtype dst, double divisor,
                                  s2_convert_kernel *convert)
 {
     *convert = NULL;
     if (s2_dtype_nbytes(src) == 0 || s2_dtype_nbytes(dst) == 0) return S2_BAD_DTYPE;
-    if (!isfinite(divisor) || divisor <= 0.0) return S2_BAD_DIVISOR;
+    if (!is_divisor(divisor)) return S2_BAD_DIVISOR;
     if (src == dst && divisor == 1.0) return S2_OK;
     *convert = s2_kernels_current()->convert[src][dst];
-    return *convert != NULL ? S2_OK : S2_BAD_DTYPE;
+    if (*convert == NULL) return S2_BAD_DTYPE;
+    bool wide = src == S2_FLOAT64 || dst == S2_FLOAT64;
+    return wide || is_divisor((float)divisor) ? S2_OK : S2_BAD_DIVISOR;
 }
 
 s2_status s2_values_convert(const void *src, s2_dtype src_dtype, void *dst, s2_dtype dst_dtype,

@@ -10,8 +10,10 @@
  */
 
 /*
- * x / 2^k equals x * 2^-k bit for bit, results rounded to subnormals included, since both round the
- * same exact value, and a multiplication is much quicker.  So every loop exists twice.
+ * Every loop exists three times.  Without a division no arithmetic touches the value, so that even
+ * a processor that flushes subnormals to zero keeps them.  And x / 2^k equals x * 2^-k bit for bit,
+ * results rounded to subnormals included, since both round the same exact value; a multiplication
+ * is much quicker.
  */
 #define CONVERT(name, src_type, dst_type, wide_type, load, store)                                  \
     static TARGET void SUFFIX(name)(const void *src, void *dst, int64_t n, double divisor)         \
@@ -19,7 +21,10 @@
         const src_type *s = src;                                                                   \
         dst_type *d = dst;                                                                         \
         const wide_type by = (wide_type)divisor;                                                   \
-        if (s2_has_exact_reciprocal(by)) {                                                         \
+        if (by == 1) {                                                                             \
+            for (int64_t i = 0; i < n; i++)                                                        \
+                d[i] = store(load(s[i]));                                                          \
+        } else if (s2_has_exact_reciprocal(by)) {                                                  \
             const wide_type factor = 1 / by;                                                       \
             for (int64_t i = 0; i < n; i++)                                                        \
                 d[i] = store(load(s[i]) * factor);                                                 \

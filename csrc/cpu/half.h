@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The two half types, one value at a time.  Integer arithmetic wherever a subnormal could occur as
- * an operand, so that results do not depend on whether the processor flushes subnormals to zero
+ * an operand, so that conversions do not depend on whether the processor flushes subnormals to zero
  * (torch.set_flush_denormal() does that to a thread).  Written without branches that cannot become
  * selects, so that loops around them vectorise.
  */

@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: MIT
+"""The operators, against plain PyTorch, under every variant of the kernels."""
+
+import itertools
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from s2reducer import _C, ops
+
+OPS = torch.ops.s2reducer
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+
+
+@pytest.fixture(params=_C.cpu_variants(), autouse=True)
+def variant(request: pytest.FixtureRequest) -> Iterator[str]:
+    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
+    _C.cpu_variant_force(request.param)
+    torch.manual_seed(SEED)
+    yield request.param
+    _C.cpu_variant_force(_C.cpu_variant_best())
+
+
+class Bucket:
+    """Segments of several block lengths, gaps between them, and the naive answer to everything."""
+
+    def __init__(self, shapes: list[tuple[int, int]], dtype: torch.dtype, density: float) -> None:
+        rows, offset, bit = [], 3, 64
+        for numel, block in shapes:
+            rows.append((offset, numel, block, bit))
+            offset += numel + 5
+            bit += -(-numel // block) + 63 & ~63
+        self.segments = torch.tensor(rows, dtype=torch.int64).view(-1, 4)
+        self.nbytes = bit // 8 if shapes else 0
+        self.values = torch.randint(-8, 9, (offset,)).to(dtype)
+        self.live: list[tuple[int, int, int, int]] = []  # bit, first element, end, block
+        for start, numel, block, first in rows:
+            for index in range(-(-numel // block)):
+                begin, end = start + index * block, min(start + numel, start + (index + 1) * block)
+                if torch.rand(()) < density:
+                    self.values[end - 1] = 5.0
+                    self.live.append((first + index, begin, end, block))
+                else:
+                    self.values[begin:end] = 0.0
+
+    @property
+    def positions(self) -> torch.Tensor:
+        return torch.tensor([bit for bit, *_ in self.live], dtype=torch.int64)
+
+    @property
+    def bitmap(self) -> torch.Tensor:
+        bits = torch.zeros(self.nbytes * 8, dtype=torch.uint8)
+        bits[self.positions] = 1
+        return (bits.view(-1, 8) << torch.arange(8)).sum(1).to(torch.uint8)
+
+    @property
+    def packed(self) -> torch.Tensor:
+        parts = []
+        for _, begin, end, block in self.live:
+            part = torch.zeros(block, dtype=self.values.dtype)
+            part[: end - begin] = self.values[begin:end]
+            parts.append(part)
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=self.values.dtype)
+
+
+SHAPES = [(1000, 64), (0, 4), (77, 1), (640, 8), (10, 64), (513, 100), (129, 3)]
+
+
+def buckets(dtype: torch.dtype) -> list[Bucket]:
+    return [
+        Bucket(SHAPES, dtype, 0.3),
+        Bucket(SHAPES, dtype, 0.0),
+        Bucket(SHAPES, dtype, 1.0),
+        Bucket([(4096 * 65 + 7, 4096)], dtype, 0.1),
+        Bucket([], dtype, 1.0),
+    ]
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_bitmap_positions_and_counts(dtype: torch.dtype, parallel: bool) -> None:
+    for bucket in buckets(dtype):
+        bitmap = torch.full((bucket.nbytes,), 255, dtype=torch.uint8)
+        negative_zeros = torch.full((1,), -1)
+        ops.bitmap_from_nonzero(bucket.values, bucket.segments, bitmap, negative_zeros, parallel)
+        assert torch.equal(bitmap, bucket.bitmap)
+        assert negative_zeros.item() == 0
+
+        counts = torch.full((len(bucket.segments),), -1)
+        ops.bitmap_count(bitmap, bucket.segments, counts)
+        firsts = bucket.segments[:, 3].tolist()
+        expected = [
+            sum(first <= bit < end for bit, *_ in bucket.live)
+            for first, end in itertools.pairwise([*firsts, bucket.nbytes * 8])
+        ]
+        assert counts.tolist() == expected
+
+        positions = torch.empty(len(bucket.live), dtype=torch.int64)
+        ops.bitmap_positions(bitmap, positions)
+        assert torch.equal(positions, bucket.positions)
+
+
+def test_nan_and_subnormal_are_live_and_negative_zeros_are_counted() -> None:
+    values = torch.zeros(8 * 5)
+    values[8], values[17], values[39] = float("nan"), 1e-45, float("-inf")
+    values[0] = values[9] = values[25] = -0.0
+    bitmap, negative_zeros = torch.empty(8, dtype=torch.uint8), torch.empty(1, dtype=torch.int64)
+    segments = torch.tensor([[0, 40, 8, 0]])
+    ops.bitmap_from_nonzero(values, segments, bitmap, negative_zeros)
+    assert bitmap.tolist() == [0b10110, 0, 0, 0, 0, 0, 0, 0]
+    assert negative_zeros.item() == 2  # blocks 0 and 3; the one in block 1 is beside a NaN
+
+    ops.blocks_clear_dead(bitmap, segments, values)
+    assert not values[0].signbit() and not values[25].signbit() and values[9].signbit()
+    assert values[8].isnan() and values[17] == 1e-45 and values[39] == float("-inf")
+
+
+def test_set_operations() -> None:
+    a = torch.randint(0, 256, (64,), dtype=torch.uint8)
+    b = torch.randint(0, 256, (64,), dtype=torch.uint8)
+    union, difference = a.clone(), a.clone()
+    ops.bitmap_or(union, b)
+    ops.bitmap_andnot(difference, b)
+    assert torch.equal(union, a | b)
+    assert torch.equal(difference, a & ~b)
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gather_and_scatter(dtype: torch.dtype, parallel: bool) -> None:
+    for bucket in buckets(dtype):
+        packed = torch.full_like(bucket.packed, float("nan"))
+        ops.blocks_gather(
+            bucket.values, bucket.segments, bucket.positions, packed, parallel=parallel
+        )
+        assert torch.equal(packed, bucket.packed)
+
+        # Back into other values: the named blocks become ours, the rest stays.
+        target = torch.full_like(bucket.values, 7.0)
+        expected = target.clone()
+        for _, begin, end, _ in bucket.live:
+            expected[begin:end] = bucket.values[begin:end]
+        ops.blocks_scatter(packed, bucket.segments, bucket.positions, target, parallel=parallel)
+        assert torch.equal(target, expected)
+
+
+@pytest.mark.parametrize("divisor", [1.0, 4.0, 3.0])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_gather_widens_and_divides_and_scatter_rounds(dtype: torch.dtype, divisor: float) -> None:
+    for bucket in buckets(dtype):
+        packed = torch.full_like(bucket.packed, float("nan"), dtype=torch.float32)
+        ops.blocks_gather(bucket.values, bucket.segments, bucket.positions, packed, divisor)
+        assert torch.equal(packed, bucket.packed.float() / divisor)
+
+        target = torch.zeros_like(bucket.values)
+        ops.blocks_scatter(packed, bucket.segments, bucket.positions, target, divisor)
+        expected = torch.zeros_like(bucket.values)
+        for _, begin, end, _ in bucket.live:
+            values = bucket.values[begin:end].float() / divisor / divisor
+            expected[begin:end] = values.to(dtype)
+        assert torch.equal(target, expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "accumulator"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float32, torch.float64),
+        (torch.float64, torch.float64),
+    ],
+)
+def test_add(dtype: torch.dtype, accumulator: torch.dtype) -> None:
+    for bucket in buckets(dtype):
+        sums = torch.arange(bucket.values.numel(), dtype=accumulator)
+        expected = sums.clone()
+        for _, begin, end, _ in bucket.live:
+            expected[begin:end] += bucket.values[begin:end].to(accumulator)
+        ops.blocks_add(bucket.packed, bucket.segments, bucket.positions, sums)
+        assert torch.equal(sums, expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_convert_rounds_once_to_nearest_even(dtype: torch.dtype) -> None:
+    bits = torch.randint(-(1 << 31), 1 << 31, (100_003,)).to(torch.int32)
+    values = bits.view(torch.float32)
+    values = torch.cat([values, torch.randn(1000), torch.randn(1000) * 1e-6, torch.zeros(5)])
+    for divisor in (1.0, 8.0, 3.0):
+        converted = torch.empty(values.numel(), dtype=dtype)
+        ops.values_convert(values, converted, divisor)
+        wide = values.double() if dtype is torch.float64 else values
+        expected = (wide / divisor).to(dtype)
+        torch.testing.assert_close(converted, expected, rtol=0, atol=0, equal_nan=True)
+    back = torch.empty_like(values)
+    ops.values_convert(converted, back)
+    torch.testing.assert_close(back, converted.to(torch.float32), rtol=0, atol=0, equal_nan=True)
+
+
+# ------------------------------------------------------------------------------------------------
+# Errors: one sentence that names the argument, and nothing written
+# ------------------------------------------------------------------------------------------------
+
+SEGMENTS = torch.tensor([[0, 20, 8, 0]])
+GATHER = (torch.ones(20), SEGMENTS, torch.tensor([0, 2]), torch.full((16,), 9.0))
+
+
+def gather(
+    values: torch.Tensor = GATHER[0],
+    segments: torch.Tensor = GATHER[1],
+    positions: torch.Tensor = GATHER[2],
+    packed: torch.Tensor = GATHER[3],
+    divisor: float = 1.0,
+) -> None:
+    OPS.blocks_gather(values, segments, positions, packed, divisor)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            {"values": torch.ones(20).int()},
+            "values must be {} of float32, .*, but its dtype is Int",
+        ),
+        ({"values": torch.ones(20).to(torch.cfloat)}, "values must be .* dtype is ComplexFloat"),
+        ({"values": torch.ones(40)[::2]}, "values must be {}.* but it is not contiguous"),
+        ({"values": torch.ones(4, 5)}, "values must be {}.* but it has 2 dimensions"),
+        ({"values": torch.ones(20).to_sparse()}, "values must be {}.* but it is sparse"),
+        ({"values": torch.ones(19)}, "segments must ascend .* within the 19 elements"),
+        ({"segments": SEGMENTS.int()}, "segments must be .* but its dtype is Int"),
+        ({"segments": SEGMENTS[:, :3].contiguous()}, "segments must be .* but it has 3 columns"),
+        ({"segments": torch.tensor([[0, 20, 0, 0]])}, "segments must ascend .* at least 1 element"),
+        ({"segments": torch.tensor([[0, 20, 8, 1]])}, "segments must ascend .* multiples of 64"),
+        ({"positions": torch.tensor([2, 0])}, "positions must ascend strictly"),
+        ({"positions": torch.tensor([0, 3])}, "positions must ascend strictly and name blocks"),
+        ({"positions": torch.tensor([0.0, 2.0])}, "positions must be {} of int64, but .* Float"),
+        ({"packed": torch.full((15,), 9.0)}, "packed must have 16 elements .*, but has 15"),
+        (
+            {"packed": torch.full((16,), 9.0).double(), "values": torch.ones(20).half()},
+            "the dtypes of values and packed must be one of the pairs",
+        ),
+        ({"divisor": 0.0}, "divisor must be a finite number above zero, but is 0"),
+        ({"divisor": float("nan")}, "divisor must be a finite number above zero, but is nan"),
+    ],
+)
+def test_a_wrong_argument_is_named_and_nothing_is_written(
+    arguments: dict[str, object], sentence: str
+) -> None:
+    expected = sentence.format("a contiguous 1-D CPU tensor")
+    with pytest.raises(RuntimeError, match="^s2reducer::blocks_gather: " + expected):
+        gather(**arguments)  # type: ignore[arg-type]
+    packed = arguments.get("packed", GATHER[3])
+    assert isinstance(packed, torch.Tensor) and bool((packed == 9.0).all())
+
+
+def test_scatter_and_add_leave_their_target_alone_when_they_refuse() -> None:
+    for op in (OPS.blocks_scatter, OPS.blocks_add):
+        target = torch.full((20,), 3.0)
+        with pytest.raises(RuntimeError, match="positions must ascend strictly"):
+            op(torch.ones(16), SEGMENTS, torch.tensor([0, 5]), target)
+        with pytest.raises(RuntimeError, match="packed must have 8 elements"):
+            op(torch.ones(16), SEGMENTS, torch.tensor([1]), target)
+        assert torch.equal(target, torch.full((20,), 3.0))
+
+
+def test_bitmaps_of_another_length_are_refused() -> None:
+    bitmap, zeros = torch.full((16,), 5, dtype=torch.uint8), torch.full((1,), 5)
+    with pytest.raises(
+        RuntimeError, match="bitmap must have 8 bytes for these segments, but has 16"
+    ):
+        OPS.bitmap_from_nonzero(torch.ones(20), SEGMENTS, bitmap, zeros)
+    with pytest.raises(RuntimeError, match="other must have the 16 bytes of bitmap, but has 8"):
+        OPS.bitmap_or(bitmap, bitmap[:8].clone())
+    with pytest.raises(RuntimeError, match="bitmap must have a multiple of 8 bytes, but has 3"):
+        OPS.bitmap_andnot(bitmap[:3].clone(), bitmap[:3].clone())
+    with pytest.raises(RuntimeError, match="positions must have one element for each set bit"):
+        OPS.bitmap_positions(bitmap, torch.empty(3, dtype=torch.int64))
+    with pytest.raises(RuntimeError, match="counts must have 1 elements, but has 2"):
+        OPS.bitmap_count(bitmap[:8].clone(), SEGMENTS, torch.empty(2, dtype=torch.int64))
+    with pytest.raises(RuntimeError, match="negative_zeros must have 1 elements, but has 2"):
+        OPS.bitmap_from_nonzero(torch.ones(20), SEGMENTS, bitmap[:8].clone(), torch.zeros(2).long())
+    assert bool((bitmap == 5).all()) and zeros.item() == 5
+
+
+# ------------------------------------------------------------------------------------------------
+# What torch asks of an operator
+# ------------------------------------------------------------------------------------------------
+
+
+def opcheck_cases() -> Iterator[tuple[str, tuple[object, ...]]]:
+    bitmap = torch.tensor([0b101, 0, 0, 0, 0, 0, 0, 0], dtype=torch.uint8)
+    values, packed = torch.ones(20), torch.ones(16)
+    positions = torch.tensor([0, 2])
+    yield "bitmap_from_nonzero", (values, SEGMENTS, bitmap.clone(), torch.zeros(1).long())
+    yield "bitmap_or", (bitmap.clone(), bitmap)
+    yield "bitmap_andnot", (bitmap.clone(), bitmap)
+    yield "bitmap_count", (bitmap, SEGMENTS, torch.zeros(1).long())
+    yield "bitmap_positions", (bitmap, torch.zeros(2).long())
+    yield "blocks_gather", (values, SEGMENTS, positions, packed.clone(), 2.0)
+    yield "blocks_scatter", (packed, SEGMENTS, positions, values.clone(), 2.0)
+    yield "blocks_add", (packed, SEGMENTS, positions, values.clone())
+    yield "blocks_clear_dead", (bitmap, SEGMENTS, values.clone())
+    yield "values_convert", (values, torch.zeros(20).half(), 2.0)
+
+
+@pytest.mark.parametrize(("name", "arguments"), opcheck_cases(), ids=lambda value: str(value)[:20])
+def test_opcheck(name: str, arguments: tuple[object, ...], variant: str) -> None:
+    if variant != _C.cpu_variant_best():
+        pytest.skip("says nothing about kernels: one variant is enough")
+    torch.library.opcheck(getattr(OPS, name).default, arguments)
+
+
+def test_every_operator_is_covered() -> None:
+    registered = {
+        name.split("::")[1]
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("s2reducer::")
+    }
+    assert registered == {name for name, _ in opcheck_cases()}
+
+
+def test_results_do_not_depend_on_threads() -> None:
+    values = torch.randn(3_000_000)
+    values[torch.rand(values.numel() // 100).lt(0.5).repeat_interleave(100)] = 0.0
+    segments = torch.tensor([[0, values.numel(), 100, 0]])
+    nbytes = -(-values.numel() // 100 // 64) * 8
+    seen = []
+    threads = torch.get_num_threads()
+    for count, parallel in itertools.product((1, 2, 4), (True, False)):
+        torch.set_num_threads(count)
+        bitmap, zeros = torch.empty(nbytes, dtype=torch.uint8), torch.empty(1, dtype=torch.int64)
+        ops.bitmap_from_nonzero(values, segments, bitmap, zeros, parallel)
+        counts = torch.empty(1, dtype=torch.int64)
+        ops.bitmap_count(bitmap, segments, counts)
+        positions = torch.empty(int(counts), dtype=torch.int64)
+        ops.bitmap_positions(bitmap, positions)
+        packed = torch.empty(int(counts) * 100)
+        ops.blocks_gather(values, segments, positions, packed, 3.0, parallel)
+        target = torch.zeros_like(values)
+        ops.blocks_scatter(packed, segments, positions, target, 1.0, parallel)
+        seen.append(target)
+    torch.set_num_threads(threads)
+    assert torch.equal(seen[0], values / 3.0)
+    assert all(torch.equal(seen[0], other) for other in seen)
