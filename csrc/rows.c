@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Rows between a segment and their packed form.
+ *
+ * Short rows would drown in calls of the kernels, one a row.  They are staged: some rows are copied
+ * together into a buffer on the stack, and the kernel runs over all of them at once.
+ */
+#include "rows.h"
+
+#define STAGE_NBYTES 4096
+
+/* Rows up to this size are staged: a call should have a few vectors to work on. */
+#define STAGED_ROW_NBYTES 128
+
+/*
+ * Rows that come from memory are asked for before it is their turn: the hardware follows a row once
+ * it is in it, but it cannot guess the next one, takes some lines to start and stops at the end of
+ * a page.  So all lines of a row are asked for (of a longer one the beginning, since by then the
+ * hardware has caught up), as many rows ahead as make up the time that memory takes to answer.
+ */
+#define PREFETCH_AHEAD_NBYTES 16384
+#define PREFETCH_ROW_NBYTES   4096
+#define PREFETCH_MAX_ROWS     16
+#define CACHE_LINE_NBYTES     64
+
+/* An output of this size will not be read back from the caches, whatever we do: stream it. */
+#define STREAM_NBYTES (INT64_C(8) * 1024 * 1024)
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Rows between the values and a dense array                                                      */
+/* ---------------------------------------------------------------------------------------------- */
+
+static inline uint8_t *row_at(const struct s2_rows *rows, int64_t i)
+{
+    return rows->values + (rows->positions[i] - rows->first_bit) * rows->row_nbytes;
+}
+
+/* Inlined by force: gcc takes a function that does nothing but prefetch for one without effects,
+ * and drops the calls. */
+static inline __attribute__((always_inline)) void prefetch_row(const struct s2_rows *rows,
+                                                               int64_t i, int64_t end)
+{
+    if (i >= end) return;
+    const uint8_t *row = row_at(rows, i);
+    int64_t nbytes = s2_min(rows->row_nbytes, PREFETCH_ROW_NBYTES);
+    for (int64_t at = 0; at < nbytes; at += CACHE_LINE_NBYTES)
+        __builtin_prefetch(row + at, 0, 2);
+}
+
+/* A copy whose size is a constant is a few instructions and no call, which short rows need. */
+#define COPY_ROWS(to, from, nbytes)                                                                \
+    for (int64_t i = begin; i < end; i++, dense += (nbytes))                                       \
+        memcpy(to, from, nbytes);                                                                  \
+    break
+
+static void rows_to_dense(const struct s2_rows *rows, int64_t begin, int64_t end, uint8_t *dense)
+{
+    switch (rows->row_nbytes) {
+    case 2:
+        COPY_ROWS(dense, row_at(rows, i), 2);
+    case 4:
+        COPY_ROWS(dense, row_at(rows, i), 4);
+    case 8:
+        COPY_ROWS(dense, row_at(rows, i), 8);
+    case 16:
+        COPY_ROWS(dense, row_at(rows, i), 16);
+    case 32:
+        COPY_ROWS(dense, row_at(rows, i), 32);
+    default:
+        for (int64_t i = begin; i < end; i++, dense += rows->row_nbytes) {
+            prefetch_row(rows, i + rows->ahead, end);
+            (rows->stream ? rows->kernels->stream_row
+                          : rows->kernels->copy_row)(dense, row_at(rows, i), rows->row_nbytes);
+        }
+        if (rows->stream) s2_stream_fence();
+    }
+}
+
+static void rows_from_dense(const struct s2_rows *rows, int64_t begin, int64_t end,
+                            const uint8_t *dense)
+{
+    switch (rows->row_nbytes) {
+    case 2:
+        COPY_ROWS(row_at(rows, i), dense, 2);
+    case 4:
+        COPY_ROWS(row_at(rows, i), dense, 4);
+    case 8:
+        COPY_ROWS(row_at(rows, i), dense, 8);
+    case 16:
+        COPY_ROWS(row_at(rows, i), dense, 16);
+    case 32:
+        COPY_ROWS(row_at(rows, i), dense, 32);
+    default:
+        for (int64_t i = begin; i < end; i++, dense += rows->row_nbytes) {
+            if (!rows->stream) prefetch_row(rows, i + rows->ahead, end);
+            (rows->stream ? rows->kernels->stream_row
+                          : rows->kernels->copy_row)(row_at(rows, i), dense, rows->row_nbytes);
+        }
+        if (rows->stream) s2_stream_fence();
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+/* The three bodies                                                                               */
+/* ---------------------------------------------------------------------------------------------- */
+
+static void gather_range(void *arg, int64_t begin, int64_t end)
+{
+    const struct s2_rows *rows = arg;
+    uint8_t *packed = rows->packed + begin * rows->packed_row_nbytes;
+
+    if (rows->convert == NULL) {
+        rows_to_dense(rows, begin, end, packed);
+    } else if (rows->row_nbytes > STAGED_ROW_NBYTES) {
+        for (int64_t i = begin; i < end; i++, packed += rows->packed_row_nbytes) {
+            prefetch_row(rows, i + rows->ahead, end);
+            rows->convert(row_at(rows, i), packed, rows->block, rows->divisor);
+        }
+    } else {
+        double stage[STAGE_NBYTES / sizeof(double)];
+        int64_t nrows = STAGE_NBYTES / rows->row_nbytes;
+        for (int64_t i = begin; i < end; i += nrows) {
+            int64_t n = s2_min(nrows, end - i);
+            rows_to_dense(rows, i, i + n, (uint8_t *)stage);
+            rows->convert(stage, packed, n * rows->block, rows->divisor);
+            packed += n * rows->packed_row_nbytes;
+        }
+    }
+}
+
+static void scatter_range(void *arg, int64_t begin, int64_t end)
+{
+    const struct s2_rows *rows = arg;
+    const uint8_t *packed = rows->packed + begin * rows->packed_row_nbytes;
+
+    if (rows->convert == NULL) {
+        rows_from_dense(rows, begin, end, packed);
+    } else if (rows->row_nbytes > STAGED_ROW_NBYTES) {
+        for (int64_t i = begin; i < end; i++, packed += rows->packed_row_nbytes) {
+            prefetch_row(rows, i + rows->ahead, end);
+            rows->convert(packed, row_at(rows, i), rows->block, rows->divisor);
+        }
+    } else {
+        double stage[STAGE_NBYTES / sizeof(double)];
+        int64_t nrows = STAGE_NBYTES / rows->row_nbytes;
+        for (int64_t i = begin; i < end; i += nrows) {
+            int64_t n = s2_min(nrows, end - i);
+            rows->convert(packed, stage, n * rows->block, rows->divisor);
+            rows_from_dense(rows, i, i + n, (const uint8_t *)stage);
+            packed += n * rows->packed_row_nbytes;
+        }
+    }
+}
+
+static void add_range(void *arg, int64_t begin, int64_t end)
+{
+    const struct s2_rows *rows = arg;
+    const uint8_t *packed = rows->packed + begin * rows->packed_row_nbytes;
+
+    if (rows->row_nbytes > STAGED_ROW_NBYTES) {
+        for (int64_t i = begin; i < end; i++, packed += rows->packed_row_nbytes) {
+            prefetch_row(rows, i + rows->ahead, end);
+            rows->add(packed, row_at(rows, i), rows->block);
+        }
+    } else {
+        /* Positions are distinct, so no row is twice in the buffer. */
+        double stage[STAGE_NBYTES / sizeof(double)];
+        int64_t nrows = STAGE_NBYTES / rows->row_nbytes;
+        for (int64_t i = begin; i < end; i += nrows) {
+            int64_t n = s2_min(nrows, end - i);
+            rows_to_dense(rows, i, i + n, (uint8_t *)stage);
+            rows->add(packed, stage, n * rows->block);
+            rows_from_dense(rows, i, i + n, (const uint8_t *)stage);
+            packed += n * rows->packed_row_nbytes;
+        }
+    }
+}
+
+/* The short block behind `n` full ones. */
+static void gather_tail(const struct s2_rows *rows, int64_t n)
+{
+    uint8_t *packed = rows->packed + n * rows->packed_row_nbytes;
+    int64_t nbytes = rows->tail * rows->packed_width;
+
+    if (rows->convert == NULL)
+        memcpy(packed, row_at(rows, n), (size_t)nbytes);
+    else
+        rows->convert(row_at(rows, n), packed, rows->tail, rows->divisor);
+    memset(packed + nbytes, 0, (size_t)(rows->packed_row_nbytes - nbytes));
+}
+
+static void scatter_tail(const struct s2_rows *rows, int64_t n)
+{
+    const uint8_t *packed = rows->packed + n * rows->packed_row_nbytes;
+
+    if (rows->convert == NULL)
+        memcpy(row_at(rows, n), packed, (size_t)(rows->tail * rows->value_width));
+    else
+        rows->convert(packed, row_at(rows, n), rows->tail, rows->divisor);
+}
+
+static void add_tail(const struct s2_rows *rows, int64_t n)
+{
+    rows->add(rows->packed + n * rows->packed_row_nbytes, row_at(rows, n), rows->tail);
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+/* A run of rows                                                                                  */
+/* ---------------------------------------------------------------------------------------------- */
+
+/* Copies of `n` whole rows whose lines begin where rows do. */
+static bool can_stream(const struct s2_rows *rows, int64_t n)
+{
+    uintptr_t addresses = (uintptr_t)rows->values | (uintptr_t)rows->packed;
+
+    return rows->convert == NULL && rows->add == NULL && addresses % CACHE_LINE_NBYTES == 0 &&
+           rows->row_nbytes % CACHE_LINE_NBYTES == 0 && n >= STREAM_NBYTES / rows->row_nbytes;
+}
+
+/* Full rows by `body`, cut among threads; then the short one, if there is one, by `body_tail`. */
+static void run(struct s2_rows *rows, int64_t n, s2_range_body body,
+                void (*body_tail)(const struct s2_rows *rows, int64_t n),
+                const s2_executor *executor)
+{
+    int64_t nfull = n - (rows->tail != 0);
+
+    rows->kernels = s2_kernels_current();
+    rows->row_nbytes = rows->block * rows->value_width;
+    rows->packed_row_nbytes = rows->block * rows->packed_width;
+    rows->ahead = s2_max(1, s2_min(PREFETCH_MAX_ROWS, PREFETCH_AHEAD_NBYTES / rows->row_nbytes));
+    rows->stream = can_stream(rows, n);
+    if (nfull != 0)
+        s2_run(executor, nfull, s2_grain(rows->row_nbytes / 2 + rows->packed_row_nbytes / 2), body,
+               rows);
+    if (nfull != n) body_tail(rows, nfull);
+}
+
+void s2_rows_gather(struct s2_rows rows, int64_t n, const s2_executor *executor)
+{
+    run(&rows, n, gather_range, gather_tail, executor);
+}
+
+void s2_rows_scatter(struct s2_rows rows, int64_t n, const s2_executor *executor)
+{
+    run(&rows, n, scatter_range, scatter_tail, executor);
+}
+
+void s2_rows_add(struct s2_rows rows, int64_t n, const s2_executor *executor)
+{
+    run(&rows, n, add_range, add_tail, executor);
+}
