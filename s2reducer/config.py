@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""The settings of a state: checked one by one, and compared between ranks."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from s2reducer import _C
+
+PLANS = ("auto", "dense", "union")
+
+# Ranks compare their settings before anything else, so the record has a size that no setting and
+# no version of this package changes: it is the first collective, and must match by itself.
+RECORD_NBYTES = 512
+_MAGIC = "s2reducer"
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What all ranks must set alike.
+
+    Attributes:
+        plan: how a bucket crosses the network, one of ``PLANS``.
+        block: elements of a block, for every parameter; None for the rule in ``segments.py``.
+        seed: of every hash, 0 to 2**64 - 1.
+
+    Raises:
+        TypeError, ValueError: a setting is not of its kind, or not one of the accepted values.
+    """
+
+    plan: str = "auto"
+    block: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.plan not in PLANS:
+            accepted = ", ".join(repr(plan) for plan in PLANS)
+            raise ValueError(f"plan must be one of {accepted}, but is {self.plan!r}")
+        if self.block is not None:
+            if not _is_integer(self.block):
+                raise TypeError(f"block must be a whole number or None, but is {self.block!r}")
+            if not 1 <= self.block < 1 << 40:
+                raise ValueError(f"block must lie between 1 and 2**40 - 1, but is {self.block}")
+        if not _is_integer(self.seed):
+            raise TypeError(f"seed must be a whole number, but is {self.seed!r}")
+        if not 0 <= self.seed < 1 << 64:
+            raise ValueError(f"seed must lie between 0 and 2**64 - 1, but is {self.seed}")
+
+    def record(self) -> bytes:
+        """The package's version and the settings, in ``RECORD_NBYTES`` bytes."""
+        fields = {"magic": _MAGIC, "version": _C.version(), **asdict(self)}
+        record = json.dumps(fields).encode().ljust(RECORD_NBYTES)
+        assert len(record) == RECORD_NBYTES, "the settings have outgrown their record"
+        return record
+
+
+def first_difference(records: Sequence[bytes]) -> str | None:
+    """A sentence on the first setting that the ranks' records do not share, or None.
+
+    Every rank has all records, so every rank gets the same sentence.
+    """
+    parsed = [_parse(record) for record in records]
+    strangers = [rank for rank, fields in enumerate(parsed) if not fields]
+    if strangers:
+        return f"{_ranks(strangers)} sent no settings of an S2State: do all ranks use s2_hook?"
+    for name in dict.fromkeys(name for fields in parsed for name in fields):
+        holders: dict[str, list[int]] = {}
+        for rank, fields in enumerate(parsed):
+            holders.setdefault(repr(fields.get(name)), []).append(rank)
+        if len(holders) > 1:
+            values = ", ".join(f"{value} on {_ranks(ranks)}" for value, ranks in holders.items())
+            return f"all ranks must have the same {name}, but it is {values}"
+    return None
+
+
+def _parse(record: bytes) -> dict[str, object]:
+    """The fields of a record; none where the bytes are not a record at all."""
+    try:
+        fields = json.loads(record)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) and fields.get("magic") == _MAGIC else {}
+
+
+def _ranks(ranks: Sequence[int], most: int = 8) -> str:
+    """``rank 3``, or ``ranks 0, 1, 2``, shortened where there are hundreds."""
+    listed = ", ".join(map(str, ranks[:most]))
+    more = f" and {len(ranks) - most} more" if len(ranks) > most else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed}{more}"

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+"""The operators of the C core, one documented function each.
+
+The picture, with a worked example, is at the top of ``csrc/s2.h``.  Arguments of the same name are
+the same thing everywhere:
+
+values
+    a bucket: contiguous, 1-D, on the CPU; float32, float64, float16 or bfloat16.
+segments
+    int64, shape [S, 4], a row for each segment: its offset and its number of elements in the
+    bucket, its block length, and the bit where its blocks begin in the bitmap, a multiple of 64.
+    Segments ascend and do not overlap.
+bitmap
+    uint8, one bit a block, least significant bit first; its size is ``bitmap_nbytes(segments)``.
+positions
+    int64, the numbers of set bits, strictly ascending.
+packed
+    the blocks at ``positions``, one behind the other; a short last block is filled up with zeros.
+parallel
+    whether torch's threads may be used; False inside callbacks that run on other threads.
+
+All of them write into arguments and return nothing.  A wrong argument raises RuntimeError with one
+sentence that names it, before anything is written.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from s2reducer import _C as _C  # registers the operators
+
+_ops: Any = torch.ops.s2reducer
+
+
+def bitmap_nbytes(segments: Tensor) -> int:
+    """Bytes of the bitmap that goes with ``segments``: the end of the last one's bits, in words."""
+    if segments.numel() == 0:
+        return 0
+    _, numel, block, first_bit = segments[-1].tolist()
+    nblocks = -(-numel // block)
+    return int((first_bit + nblocks + 63) // 64 * 8)
+
+
+def bitmap_from_nonzero(
+    values: Tensor, segments: Tensor, bitmap: Tensor, negative_zeros: Tensor, parallel: bool = True
+) -> None:
+    """Sets the bit of each block that has an element other than +0.0 and -0.0, clears all others.
+
+    ``negative_zeros`` (int64, one element) becomes the number of blocks without a bit that hold a
+    -0.0; see ``blocks_clear_dead``.
+    """
+    _ops.bitmap_from_nonzero.default(values, segments, bitmap, negative_zeros, parallel)
+
+
+def bitmap_or(bitmap: Tensor, other: Tensor) -> None:
+    """``bitmap |= other``; both have the same multiple of 8 bytes."""
+    _ops.bitmap_or.default(bitmap, other)
+
+
+def bitmap_andnot(bitmap: Tensor, other: Tensor) -> None:
+    """``bitmap &= ~other``; both have the same multiple of 8 bytes."""
+    _ops.bitmap_andnot.default(bitmap, other)
+
+
+def bitmap_count(bitmap: Tensor, segments: Tensor, counts: Tensor) -> None:
+    """``counts`` (int64, [S]) becomes the number of set bits of each segment."""
+    _ops.bitmap_count.default(bitmap, segments, counts)
+
+
+def bitmap_positions(bitmap: Tensor, positions: Tensor) -> None:
+    """``positions`` becomes the numbers of the set bits; it has exactly one element for each."""
+    _ops.bitmap_positions.default(bitmap, positions)
+
+
+def blocks_gather(
+    values: Tensor,
+    segments: Tensor,
+    positions: Tensor,
+    packed: Tensor,
+    divisor: float = 1.0,
+    parallel: bool = True,
+) -> None:
+    """``packed = values / divisor`` in the blocks at ``positions``; dtypes: ``values_convert``."""
+    _ops.blocks_gather.default(values, segments, positions, packed, divisor, parallel)
+
+
+def blocks_scatter(
+    packed: Tensor,
+    segments: Tensor,
+    positions: Tensor,
+    values: Tensor,
+    divisor: float = 1.0,
+    parallel: bool = True,
+) -> None:
+    """``values = packed / divisor`` in the blocks at ``positions``; other blocks are left alone."""
+    _ops.blocks_scatter.default(packed, segments, positions, values, divisor, parallel)
+
+
+def blocks_add(
+    packed: Tensor, segments: Tensor, positions: Tensor, accumulator: Tensor, parallel: bool = True
+) -> None:
+    """``accumulator += packed`` in the blocks at ``positions``, in the accumulator's arithmetic.
+
+    The accumulator is float64 for float32 and float64, or float32 for float32, float16, bfloat16.
+    """
+    _ops.blocks_add.default(packed, segments, positions, accumulator, parallel)
+
+
+def blocks_clear_dead(
+    bitmap: Tensor, segments: Tensor, values: Tensor, parallel: bool = True
+) -> None:
+    """Sets to +0.0 every element of every block whose bit is clear."""
+    _ops.blocks_clear_dead.default(bitmap, segments, values, parallel)
+
+
+def values_convert(src: Tensor, dst: Tensor, divisor: float = 1.0, parallel: bool = True) -> None:
+    """``dst = src / divisor``, divided in the wider of the two dtypes and rounded once.
+
+    From float16 and bfloat16 to float32, from float32 to any, from float64 to float64 or float32,
+    and, with a divisor of 1, from any to itself.
+    """
+    _ops.values_convert.default(src, dst, divisor, parallel)
+
+
+def _returns_nothing(*_: object) -> None:
+    """What every operator looks like to a tracer: it writes into arguments, whose sizes stay."""
+
+
+def _register_fakes() -> None:
+    register: Callable[..., Any] = torch.library.register_fake
+    for name in (
+        "bitmap_from_nonzero",
+        "bitmap_or",
+        "bitmap_andnot",
+        "bitmap_count",
+        "bitmap_positions",
+        "blocks_gather",
+        "blocks_scatter",
+        "blocks_add",
+        "blocks_clear_dead",
+        "values_convert",
+    ):
+        register(f"s2reducer::{name}")(_returns_nothing)
+
+
+_register_fakes()

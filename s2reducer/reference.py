@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""The algorithms in plain PyTorch: to be read, and to be compared with.
+
+Nothing here is quick, and nothing of it runs in training.  ``segments`` and the other words are
+those of ``s2reducer/ops.py``.  Every function returns a new result and leaves its arguments alone.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+
+def blocks(segments: Tensor) -> Iterator[tuple[int, slice, int]]:
+    """Position, elements in the bucket and full length of every block, in order."""
+    for offset, numel, block, first_bit in segments.tolist():
+        for index, begin in enumerate(range(0, numel, block)):
+            end = min(begin + block, numel)
+            yield first_bit + index, slice(offset + begin, offset + end), block
+
+
+def live_positions(values: Tensor, segments: Tensor) -> list[int]:
+    """The blocks with an element other than a zero; a NaN is not a zero."""
+    return [
+        position
+        for position, elements, _ in blocks(segments)
+        if bool((values[elements] != 0).any())
+    ]
+
+
+def bitmap(positions: Sequence[int], nbytes: int) -> Tensor:
+    """One bit a position, least significant bit of the first byte first."""
+    result = [0] * nbytes
+    for position in positions:
+        result[position // 8] |= 1 << position % 8
+    return torch.tensor(result, dtype=torch.uint8)
+
+
+def positions(bitmap: Tensor) -> list[int]:
+    """The numbers of the set bits, ascending."""
+    return [
+        8 * number + bit
+        for number, byte in enumerate(bitmap.tolist())
+        for bit in range(8)
+        if byte >> bit & 1
+    ]
+
+
+def gather(values: Tensor, segments: Tensor, positions: Sequence[int]) -> Tensor:
+    """The blocks at these positions, one behind the other, a short one filled up with zeros."""
+    wanted = set(positions)
+    parts = [values.new_zeros(0)]
+    for position, elements, block in blocks(segments):
+        if position in wanted:
+            part = values.new_zeros(block)
+            part[: elements.stop - elements.start] = values[elements]
+            parts.append(part)
+    return torch.cat(parts)
+
+
+def scatter(packed: Tensor, segments: Tensor, positions: Sequence[int], values: Tensor) -> Tensor:
+    """``values`` with these blocks replaced by the packed ones."""
+    wanted = set(positions)
+    result, at = values.clone(), 0
+    for position, elements, block in blocks(segments):
+        if position in wanted:
+            result[elements] = packed[at : at + elements.stop - elements.start].to(values.dtype)
+            at += block
+    return result
+
+
+def add(packed: Tensor, segments: Tensor, positions: Sequence[int], accumulator: Tensor) -> Tensor:
+    """``accumulator`` with the packed blocks added, in its own dtype."""
+    zeros = torch.zeros_like(accumulator)
+    return accumulator + scatter(packed.to(accumulator.dtype), segments, positions, zeros)
+
+
+def union_mean(ranks: Sequence[Tensor], segments: Tensor) -> Tensor:
+    """What ``plan="union"`` gives every rank, from the buckets of all ranks.
+
+    Divided and summed in float32, or in float64 for float64, in rank order.  An AllReduce has an
+    order of its own, so only sums that are exact can be compared bit for bit.
+    """
+    wide = torch.float64 if ranks[0].dtype == torch.float64 else torch.float32
+    union = sorted({position for values in ranks for position in live_positions(values, segments)})
+    total = torch.zeros_like(gather(ranks[0], segments, union), dtype=wide)
+    for values in ranks:
+        total += gather(values, segments, union).to(wide) / len(ranks)
+    return scatter(total, segments, union, torch.zeros_like(ranks[0]))
+
+
+def mean(ranks: Sequence[Tensor]) -> Tensor:
+    """The mean of the ranks' tensors, summed in rank order in float64 and rounded once."""
+    total = torch.zeros_like(ranks[0], dtype=torch.float64)
+    for values in ranks:
+        total += values
+    return (total / len(ranks)).to(ranks[0].dtype)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MIT
+"""From a bucket to its parameters, their blocks and bits, and what is remembered of each of them.
+
+Everything here is keyed by the parameter itself: DDP rebuilds its buckets once or twice, so that
+the same index means another bucket later, and the same size may mean other parameters.
+"""
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from s2reducer import ops
+
+# A row is a block when it has this many elements.  Shorter rows cost too many bits for what they
+# save; a longer row is seldom dead as a whole.
+SHORTEST_ROW, LONGEST_ROW = 8, 8192
+
+# Elements of a block where rows are none: 256 bytes of float32, beside which its bit is 1/2048.
+FLAT_BLOCK = 64
+
+
+def block_length(parameter: Tensor, override: int | None = None) -> int:
+    """Elements of a block of ``parameter``, at least 1.
+
+    A row (``numel / shape[0]``) for a contiguous parameter of two or more dimensions whose rows
+    have 8 to 8192 elements; else 64 consecutive elements in memory order, which is the order of the
+    bucket for channels_last and other layouts too.  ``override`` wins over both.  A block is never
+    longer than the parameter, so that a small parameter is not padded when packed.
+    """
+    numel = parameter.numel()
+    block = FLAT_BLOCK
+    if override is not None:
+        block = override
+    elif parameter.dim() >= 2 and numel > 0 and parameter.is_contiguous():
+        row = numel // parameter.shape[0]
+        if SHORTEST_ROW <= row <= LONGEST_ROW:
+            block = row
+    return max(1, min(block, numel))
+
+
+@dataclass
+class ParameterRecord:
+    """What a state remembers of one parameter.
+
+    ``steps`` counts the steps in which its blocks were counted; ``live`` and ``union_live`` are
+    sums over them, of the blocks that were live on this rank and on any rank.
+    """
+
+    name: str | None
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    block: int
+    nblocks: int
+    steps: int = 0
+    live: int = 0
+    union_live: int = 0
+    plan: str = "none"
+    reason: str = "not reduced yet"
+
+    def density(self) -> float | None:
+        """Live blocks of this rank over all blocks, the mean over steps; None if never counted."""
+        return self._share(self.live)
+
+    def union_density(self) -> float | None:
+        """The same for blocks that were live on any rank."""
+        return self._share(self.union_live)
+
+    def label(self) -> str:
+        return self.name if self.name is not None else "x".join(map(str, self.shape)) or "scalar"
+
+    def _share(self, live: int) -> float | None:
+        if self.steps == 0:
+            return None
+        return live / (self.steps * self.nblocks) if self.nblocks else 0.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A bucket's segments, one a parameter, and the records of their parameters."""
+
+    segments: Tensor
+    blocks: Tensor  # int64 [S]: the block length of each segment
+    records: tuple[ParameterRecord, ...]
+    numel: int
+    bitmap_nbytes: int
+
+    def packed_numel(self, counts: Tensor) -> int:
+        """Elements of the packed form of so many live blocks a segment."""
+        return int((counts * self.blocks).sum())
+
+    def describe(self) -> str:
+        """The bucket by its parameters, shortened."""
+        labels = [record.label() for record in self.records]
+        more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
+        return f"bucket of {', '.join(labels[:3])}{more}"
+
+
+def segments_of(numels: Sequence[int], blocks: Sequence[int]) -> Tensor:
+    """The ``segments`` of arrays that lie one behind the other, with these block lengths.
+
+    The blocks of each begin at a multiple of 64 bits, so that no word of the bitmap is shared.
+    """
+    rows = []
+    offset = bit = 0
+    for numel, block in zip(numels, blocks, strict=True):
+        rows.append((offset, numel, block, bit))
+        offset += numel
+        bit += (-(-numel // block) + 63) // 64 * 64
+    return torch.tensor(rows, dtype=torch.int64).view(-1, 4)
+
+
+class LayoutCache:
+    """Layouts by their parameters, and the records, which outlive any one layout.
+
+    Holds parameters weakly: neither a cache nor a report should keep a model alive.  ``block`` is
+    the block length of every parameter, None for the rule.
+    """
+
+    def __init__(self, block: int | None) -> None:
+        self._block = block
+        # By id(): a Tensor compares element by element and so is no key of a dictionary.  An id may
+        # come again when its object is gone, hence the reference beside the record.
+        self._records: dict[int, tuple[weakref.ref[Tensor], ParameterRecord]] = {}
+        self._layouts: dict[tuple[int, ...], Layout] = {}
+
+    def record(self, parameter: Tensor, name: str | None = None) -> ParameterRecord:
+        """The record of ``parameter``, made at the first call; ``name`` is taken then."""
+        reference, record = self._records.get(id(parameter), (None, None))
+        if record is None or reference is None or reference() is not parameter:
+            block = block_length(parameter, self._block)
+            record = ParameterRecord(
+                name=name,
+                shape=tuple(parameter.shape),
+                dtype=parameter.dtype,
+                block=block,
+                nblocks=-(-parameter.numel() // block),
+            )
+            self._records[id(parameter)] = (weakref.ref(parameter), record)
+        return record
+
+    def records(self) -> list[ParameterRecord]:
+        """Of all parameters, in the order in which they became known."""
+        return [record for _, record in self._records.values()]
+
+    def layout(self, parameters: Sequence[Tensor]) -> Layout:
+        """The layout of a bucket that holds these parameters, one behind the other."""
+        records = tuple(self.record(parameter) for parameter in parameters)
+        key = tuple(map(id, records))  # which no other object can have while the layout exists
+        layout = self._layouts.get(key)
+        if layout is None:
+            # After a rebuild the old layouts of these parameters do not come back.
+            stale = [other for other in self._layouts if not set(key).isdisjoint(other)]
+            for other in stale:
+                del self._layouts[other]
+            numels = [parameter.numel() for parameter in parameters]
+            segments = segments_of(numels, [record.block for record in records])
+            layout = Layout(
+                segments=segments,
+                blocks=segments[:, 2].contiguous(),
+                records=records,
+                numel=sum(numels),
+                bitmap_nbytes=ops.bitmap_nbytes(segments),
+            )
+            self._layouts[key] = layout
+        return layout

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT
+"""The collectives that plans need, on the backend at hand, and the bytes they send.
+
+The union of bitmaps is a bitwise OR.  gloo's AllReduce has one, for whole numbers of 8, 32 and 64
+bits; NCCL's has none, and a SUM would carry from a rank's bit into its neighbour's.  So
+``or_bitmap`` is for gloo alone; another backend needs another way, such as an all-gather and an OR
+of what came.
+
+Bytes are those that one rank sends in a ring of P ranks: 2 (P-1)/P of an AllReduce's buffer, P-1
+times the piece of an all-gather.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+# The backends that this package knows, and the kinds of device whose buckets may travel sparsely:
+# the operators need memory that the CPU can read, and or_bitmap() needs gloo.
+BACKENDS = ("gloo", "nccl")
+SPARSE_DEVICES = ("cpu",)
+
+
+def backend_of(group: dist.ProcessGroup, device: torch.device) -> str:
+    """The name of the group's backend for tensors on ``device``, in lower case.
+
+    A group may have one for each kind of device: its configuration then reads
+    ``"cpu:gloo,cuda:nccl"``.
+    """
+    by_device = dict(
+        entry.split(":", 1) for entry in dist.get_backend_config(group).split(",") if ":" in entry
+    )
+    return str(by_device.get(device.type, dist.get_backend(group))).lower()
+
+
+class Transport:
+    """One process group, seen from one rank.
+
+    Attributes:
+        group: the process group.
+        rank, world_size: within the group.
+        bytes_sent: by this rank, since construction.
+
+    Raises:
+        RuntimeError: the group's backend for tensors on ``device`` is not one of ``BACKENDS``.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        backend = backend_of(group, device)
+        if backend not in BACKENDS:
+            raise RuntimeError(
+                f"s2reducer works with the backends {' and '.join(BACKENDS)}, but this process "
+                f"group uses {backend!r} for tensors on {device.type}"
+            )
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.world_size = dist.get_world_size(group)
+        self.bytes_sent = 0
+
+    def ring_nbytes(self, nbytes: int) -> int:
+        """What a rank sends of an AllReduce of so many bytes."""
+        return 2 * (self.world_size - 1) * nbytes // self.world_size
+
+    def all_gather_records(self, record: bytes, device: torch.device) -> list[bytes]:
+        """Every rank's record, all of one length, in rank order."""
+        own = torch.frombuffer(bytearray(record), dtype=torch.uint8).to(device)
+        pieces = [torch.empty_like(own) for _ in range(self.world_size)]
+        self.bytes_sent += (self.world_size - 1) * len(record)
+        dist.all_gather(pieces, own, group=self.group)
+        return [bytes(piece.tolist()) for piece in pieces]
+
+    def or_bitmap(self, bitmap: Tensor) -> None:
+        """``bitmap`` (uint8, a multiple of 8 bytes) becomes the OR of all ranks' bitmaps."""
+        self.bytes_sent += self.ring_nbytes(bitmap.numel())
+        # gloo combines element by element: eight bytes at once are eight times fewer.
+        dist.all_reduce(bitmap.view(torch.int64), op=dist.ReduceOp.BOR, group=self.group)
+
+    def all_reduce(self, tensor: Tensor) -> "torch.futures.Future[list[Tensor]]":
+        """Begins the sum of ``tensor`` over all ranks, in place."""
+        self.bytes_sent += self.ring_nbytes(tensor.nbytes)
+        return self._begin_sum(tensor)
+
+    def all_reduce_sparse(self, tensor: Tensor) -> "torch.futures.Future[list[Tensor]]":
+        """The same for a coalesced COO tensor, by the backend's own sparse AllReduce.
+
+        gloo all-gathers indices and values, and fills up to the longest: that is not counted.
+        """
+        nbytes = tensor.indices().nbytes + tensor.values().nbytes
+        self.bytes_sent += (self.world_size - 1) * nbytes
+        return self._begin_sum(tensor)
+
+    def _begin_sum(self, tensor: Tensor) -> "torch.futures.Future[list[Tensor]]":
+        work = dist.all_reduce(tensor, group=self.group, async_op=True)
+        future: torch.futures.Future[list[Tensor]] = work.get_future()
+        return future
