@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -504,7 +504,7 @@ def test_demo_from_end_to_end(tmp_path: Path, ranks: int, plan: str) -> None:
     picture = tmp_path / "s2reducer-demo.png"
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert f"curves and bytes: {picture}\n" in output
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert temporary_folders(tmp_path) == []
 
 
 def children_of(parent: int) -> list[int]:
@@ -528,22 +528,43 @@ def wait_for(seconds: float, condition: Callable[[], bool]) -> bool:
     return False
 
 
-def start_endless_demo(tmp_path: Path) -> tuple["subprocess.Popen[str]", list[int]]:
+Endless = tuple["subprocess.Popen[str]", list[int]]
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Iterator[Endless]:
     """A demo in the middle of its training, and its ranks."""
     text = write(tmp_path / "text", " ".join(f"w{i % 300} x" for i in range(5000)).encode())
     options = "--steps 1000000 --vocabulary 200 --width 16 --batch 2 --length 8"
     demo = start_demo(tmp_path, "--text", str(text), *options.split())
-    store = tmp_path / "tmp"
-    # The meeting file has entries as soon as both ranks have met.
-    assert wait_for(40, lambda: any(f.stat().st_size > 500 for f in store.glob("*/store")))
-    time.sleep(1)
-    ranks = children_of(demo.pid)
-    assert len(ranks) == 2
-    return demo, ranks
+    try:
+        # The ranks meet by this file; a little later they train.
+        stores = Path(tmp_path, "tmp")
+        assert wait_for(40, lambda: any(f.stat().st_size > 0 for f in stores.glob("*/store")))
+        time.sleep(3)
+        ranks = children_of(demo.pid)
+        assert len(ranks) == 2
+        yield demo, ranks
+    finally:
+        demo.kill()
+        demo.communicate()
+
+
+def temporary_folders(tmp_path: Path) -> list[Path]:
+    # torch makes a folder of its own there.
+    return list(tmp_path.glob("tmp/s2reducer-demo-*"))
 
 
 def none_left(ranks: list[int]) -> bool:
-    return not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+    return not any(map(is_running, ranks))
+
+
+def is_running(process: int) -> bool:
+    """Not when it is a zombie: it has ended, and only its new parent has not asked for its end."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
@@ -552,20 +573,20 @@ linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /
 @linux
 @pytest.mark.slow
 @pytest.mark.parametrize("to_group", [False, True])
-def test_ctrl_c_leaves_no_process(tmp_path: Path, to_group: bool) -> None:
-    demo, ranks = start_endless_demo(tmp_path)
+def test_ctrl_c_leaves_no_process(tmp_path: Path, endless: Endless, to_group: bool) -> None:
+    demo, ranks = endless
     (os.killpg if to_group else os.kill)(demo.pid, signal.SIGINT)
     _, errors = demo.communicate(timeout=20)
     assert demo.returncode == 130
     assert errors == "demo: interrupted; no process is left\n"
     assert none_left(ranks)
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert temporary_folders(tmp_path) == []
 
 
 @linux
 @pytest.mark.slow
-def test_a_killed_rank_ends_the_others(tmp_path: Path) -> None:
-    demo, ranks = start_endless_demo(tmp_path)
+def test_a_killed_rank_ends_the_others(endless: Endless) -> None:
+    demo, ranks = endless
     os.kill(ranks[1], signal.SIGKILL)
     _, errors = demo.communicate(timeout=20)
     assert demo.returncode == 1
@@ -576,12 +597,12 @@ def test_a_killed_rank_ends_the_others(tmp_path: Path) -> None:
 
 @linux
 @pytest.mark.slow
-def test_ranks_end_when_the_demo_is_killed(tmp_path: Path) -> None:
-    demo, ranks = start_endless_demo(tmp_path)
+def test_ranks_end_when_the_demo_is_killed(tmp_path: Path, endless: Endless) -> None:
+    demo, ranks = endless
     demo.kill()
     demo.communicate(timeout=20)
     assert wait_for(20, lambda: none_left(ranks))
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert temporary_folders(tmp_path) == []
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 """Wrong use and failures: a sentence on every rank that can get one, and no hang."""
 
 import os
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -204,7 +205,7 @@ class Bucket:
 
 def test_a_single_gradient_instead_of_a_bucket() -> None:
     parameter = nn.Parameter(torch.ones(3))
-    with pytest.raises(S2Error, match="optimize_ddp to something other than .python_reducer"):
+    with pytest.raises(S2Error, match=r"set torch\._dynamo\.config\.optimize_ddp"):
         s2_hook(S2State(), (torch.ones(3), parameter))
 
 
@@ -259,7 +260,9 @@ def test_a_failure_on_all_ranks(ranks: Ranks, where: str) -> None:
     for result in ranks.run(2, fail_in, where, [0, 1]):
         sentence = f"step 3, bucket of p.2, plan union, {ROUNDS[where]}: no memory for this test"
         assert sentence in result["raised"]
-        assert result["refused"] == f"S2Error: this S2State has failed before: {sentence}"
+        # Of several callbacks any may be the first to fail.
+        refused = r"S2Error: this S2State has failed before: step 3, bucket of p\.\d, plan union, "
+        assert re.match(refused + f"{ROUNDS[where]}: no memory for this test", result["refused"])
         assert result["last"] == "MemoryError"
 
 
@@ -302,7 +305,8 @@ def leave_after_a_failure(where: str, folder: str) -> None:
     if where == "killed":
         ddp = make_ddp()
         s2reducer.register(ddp, plan="union")
-        backward(ddp)
+        for _ in range(2):
+            backward(ddp)
         if dist.get_rank() == 0:
             os._exit(1)
         result = error_of(backward, ddp)
@@ -312,24 +316,14 @@ def leave_after_a_failure(where: str, folder: str) -> None:
     os._exit(1)
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        "blocks_gather",
-        *(pytest.param(w, marks=pytest.mark.slow) for w in ("killed", "blocks_scatter")),
-    ],
-)
+@pytest.mark.parametrize("where", ["blocks_gather", pytest.param("killed", marks=pytest.mark.slow)])
 def test_the_end_of_one_rank_ends_the_others(where: str, tmp_path: Path) -> None:
     with own_ranks(2) as pool, pytest.raises(RankFailure, match="rank 1: died with code 1"):
         pool.run(2, leave_after_a_failure, where, str(tmp_path))
     if where != "killed":
         assert "no memory for this test" in (tmp_path / "rank0").read_text()
     peer = (tmp_path / "rank1").read_text()
-    if where == "blocks_scatter":  # a callback's: this step was complete for the others
-        assert peer == "no error"
-    else:
-        assert "bucket of p.2, plan union, " in peer
-        assert "onnection" in peer  # closed or reset by the peer, in gloo's words
+    assert re.search(r"step 3, bucket of p\.\d, plan union, .*onnection", peer)  # gloo's words
 
 
 def test_the_cause_is_kept() -> None:

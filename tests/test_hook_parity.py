@@ -25,7 +25,7 @@ CAP_MB = 0.03  # buckets of 31 KiB: above the size below which "auto" sends ever
 
 
 class Pair:
-    """The same model under DDP twice: without a hook, and with s2_hook and a note of its buckets."""
+    """The same model under DDP twice: without a hook, and with s2_hook, noting its buckets."""
 
     def __init__(self, make: Callable[[], nn.Module], settings: Any = None, **flags: Any) -> None:
         flags = {"bucket_cap_mb": CAP_MB} | flags
@@ -291,12 +291,8 @@ def compare_dense_bits(flags: dict[str, Any]) -> None:
     pair = Pair(make_tables, {"plan": "dense"}, **flags)
     for step in range(STEPS):
         generator = torch.Generator().manual_seed(step * 8 + dist.get_rank())
-        pair.step(
-            {
-                i: torch.randn(p.shape, generator=generator)
-                for i, p in enumerate(pair.plain.module.p)
-            }
-        )
+        parameters = enumerate(pair.plain.module.p)
+        pair.step({i: torch.randn(p.shape, generator=generator) for i, p in parameters})
         pair.assert_equal()
 
 

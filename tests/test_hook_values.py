@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Values that trip up who compresses gradients: zeros and their signs, NaN, Inf, overflow, noise."""
+"""Values that trip up a compressing hook: zeros and their signs, NaN, Inf, overflow, noise."""
 
 import math
+import random
 from typing import Any
 
 import pytest
@@ -112,8 +113,9 @@ def train_small_table() -> bool:
     optimizer = torch.optim.Adam(ddp.parameters(), lr=1e-2)
     for step in range(30):
         optimizer.zero_grad()
-        words = torch.randint(128, (40,), generator=torch.Generator().manual_seed(step))
-        ddp(words + dist.get_rank() % 1).square().sum().backward()
+        generator = torch.Generator().manual_seed(2 * step + dist.get_rank())
+        words = torch.randint(128, (40,), generator=generator)
+        ddp(words).square().sum().backward()
         assert not bits(ddp.module.weight.grad[128:]).any()
         optimizer.step()
     return torch.equal(ddp.module.weight[128:], start[128:])
@@ -223,20 +225,20 @@ def test_auto_sends_no_more_than_dense_and_a_bitmap(ranks: Ranks, density: float
     assert report["bytes_sent"] <= report["bytes_dense"] + bitmaps + settings
 
 
+def live_rows(index: int, rank: int) -> set[int]:
+    gradient = exact_gradient(torch.zeros(1024, 16), 0.1, 0, index, rank)
+    return set(gradient.any(1).nonzero()[:, 0].tolist())
+
+
 def test_the_bytes_of_a_union_follow_its_formula(ranks: Ranks) -> None:
-    like = torch.zeros(1024, 16)
-    rows = [
-        set(torch.nonzero(exact_gradient(like, 0.1, 0, 0, r).any(1))[:, 0].tolist()) for r in (0, 1)
-    ]
-    rows_1 = [
-        set(torch.nonzero(exact_gradient(like, 0.1, 0, 1, r).any(1))[:, 0].tolist()) for r in (0, 1)
-    ]
-    union = len(rows[0] | rows[1]) + len(rows_1[0] | rows_1[1])
+    own = [live_rows(index, 0) for index in (0, 1)]
+    union = [live_rows(index, 0) | live_rows(index, 1) for index in (0, 1)]
     report = ranks.run(2, reduce_at_densities, [[0.1] * 2], "union")[0]["report"]
-    assert report["bytes_sent"] == 2048 // 8 + union * 16 * 4 + 512
-    densities = [entry["density"] for entry in report["parameters"]]
-    assert densities == [len(rows[0]) / 1024, len(rows_1[0]) / 1024]
-    assert report["parameters"][0]["union_density"] == len(rows[0] | rows[1]) / 1024
+    settings, bitmaps = 512, 2048 // 8
+    assert report["bytes_sent"] == settings + bitmaps + sum(map(len, union)) * 16 * 4
+    for entry, mine, ours in zip(report["parameters"], own, union, strict=True):
+        assert entry["density"] == len(mine) / 1024
+        assert entry["union_density"] == len(ours) / 1024
 
 
 def count_collectives_of_small_buckets(plan: str) -> int:
@@ -282,9 +284,7 @@ def test_two_runs_have_the_same_bits(ranks: Ranks, plan: str) -> None:
 
 
 def draw_beside_the_hook(seed: int) -> list[bool]:
-    """Whether the global generators of torch and Python are where they would be without the hook."""
-    import random
-
+    """Whether the global generators of torch and Python are where they were."""
     torch.manual_seed(1234 + seed * dist.get_rank())
     random.seed(seed * dist.get_rank())
     torch_state, python_state = torch.get_rng_state(), random.getstate()
@@ -300,32 +300,27 @@ def poisoned_scratch() -> bool:
     """Whether results stay right when fresh memory is full of NaN, and freed memory is reused."""
     like = torch.zeros(512, 40)
     ddp = DistributedDataParallel(Given(*[like.clone() for _ in range(4)]), bucket_cap_mb=0.05)
-    state = s2reducer.S2State(plan="union")
     kept: list[Tensor] = []
 
     def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         future = s2reducer.s2_hook(state, bucket)
-        for record in state._plans.values():  # something of every size that the plan may have freed
-            assert record.buckets
-        for numel in range(40, 8000, 40):
-            kept.append(torch.full((numel,), math.nan))
+        # Something of every size that the plan may have freed while a collective reads it.
+        kept.extend(torch.full((numel,), math.nan) for numel in range(40, 8000, 40))
         return future
 
-    ddp.register_comm_hook(state, hook)
+    ddp.register_comm_hook(s2reducer.S2State(plan="union"), hook)
     torch.use_deterministic_algorithms(True)  # torch.empty() then gives NaN
     assert deterministic.fill_uninitialized_memory
     try:
         right = True
         for step in range(3):
-            ddp.zero_grad()
-            ranks = range(dist.get_world_size())
             everyone = [
-                [exact_gradient(like, 0.1, step, index, rank) for rank in ranks]
-                for index in range(4)
+                [exact_gradient(like, 0.1, step, index, rank) for index in range(4)]
+                for rank in range(dist.get_world_size())
             ]
-            own = {index: values[dist.get_rank()] for index, values in enumerate(everyone)}
-            ddp(own).backward()
-            for parameter, values in zip(ddp.module.p, everyone, strict=True):
+            ddp.zero_grad()
+            ddp(dict(enumerate(everyone[dist.get_rank()]))).backward()
+            for parameter, *values in zip(ddp.module.p, *everyone, strict=True):
                 right &= torch.equal(parameter.grad, reference.mean(values))
             kept.clear()
     finally:

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT
+"""Settings: which are refused, and how ranks find out that theirs differ."""
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from s2reducer import _C
+from s2reducer.config import PLANS, RECORD_NBYTES, Config, first_difference
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "sentence"),
+    [
+        ({"plan": "sparse"}, ValueError, "plan must be one of 'auto', 'dense', 'union', but is"),
+        ({"plan": None}, ValueError, "plan must be one of .* but is None"),
+        ({"plan": ["union"]}, ValueError, r"plan must be one of .* but is \['union'\]"),
+        ({"block": 0}, ValueError, "block must lie between 1 and .* but is 0"),
+        ({"block": -3}, ValueError, "block must lie between 1 and .* but is -3"),
+        ({"block": 1 << 40}, ValueError, "block must lie between"),
+        ({"block": 8.0}, TypeError, r"block must be a whole number or None, but is 8\.0"),
+        ({"block": True}, TypeError, "block must be a whole number or None, but is True"),
+        ({"seed": -1}, ValueError, "seed must lie between 0 and .* but is -1"),
+        ({"seed": 1 << 64}, ValueError, "seed must lie between"),
+        ({"seed": "0"}, TypeError, "seed must be a whole number, but is '0'"),
+        ({"seed": None}, TypeError, "seed must be a whole number, but is None"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_a_sentence(
+    settings: dict[str, Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        Config(**settings)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(("block", "seed"), [(None, 0), (1, 2**64 - 1), ((1 << 40) - 1, 7)])
+def test_every_setting_that_is_accepted_fits_the_record(
+    plan: str, block: int | None, seed: int
+) -> None:
+    assert len(Config(plan, block, seed).record()) == RECORD_NBYTES
+
+
+def test_equal_settings_do_not_differ() -> None:
+    assert first_difference([Config(block=3).record()] * 3) is None
+    assert first_difference([Config().record()]) is None
+
+
+CHANGED = {"plan": "union", "block": 16, "seed": 1}
+
+
+def test_every_setting_is_compared() -> None:
+    assert set(CHANGED) == set(asdict(Config()))
+    for name, value in CHANGED.items():
+        records = [Config().record(), Config(**{name: value}).record()]
+        sentence = first_difference(records)
+        assert sentence == (
+            f"all ranks must have the same {name}, but it is {getattr(Config(), name)!r} on rank 0,"
+            f" {value!r} on rank 1"
+        )
+
+
+def test_versions_are_compared_before_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = Config().record()
+    monkeypatch.setattr(_C, "version", lambda: "9.9.9")
+    theirs = Config(seed=5).record()
+    monkeypatch.undo()
+    sentence = first_difference([ours, theirs, theirs])
+    assert sentence is not None
+    assert sentence.startswith("all ranks must have the same version, but it is ")
+    assert sentence.endswith("'9.9.9' on ranks 1, 2")
+
+
+@pytest.mark.parametrize("stranger", [b"\x00" * 512, b"", b"[1]", b'{"magic": "other"}', b"\xff{"])
+def test_bytes_that_are_no_settings(stranger: bytes) -> None:
+    sentence = first_difference([Config().record(), stranger, stranger])
+    assert sentence is not None
+    assert sentence == "ranks 1, 2 sent no settings of an S2State: do all ranks use s2_hook?"
+
+
+def test_a_setting_that_another_version_lacks() -> None:
+    other = Config().record().replace(b'"seed": 0', b'"salt": 0')
+    assert first_difference([Config().record(), other]) == (
+        "all ranks must have the same seed, but it is 0 on rank 0, None on rank 1"
+    )
+
+
+def test_hundreds_of_ranks_are_not_all_listed() -> None:
+    records = [Config(seed=rank % 2).record() for rank in range(256)]
+    sentence = first_difference(records)
+    assert sentence is not None
+    assert "0 on ranks 0, 2, 4, 6, 8, 10, 12, 14 and 120 more, 1 on ranks 1, 3" in sentence
+    assert len(sentence) < 200
