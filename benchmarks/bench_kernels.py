@@ -3,11 +3,11 @@
 
     python benchmarks/bench_kernels.py
 
-Each row pairs a kernel with a yardstick that moves the same bytes: `torch.sum` for a read,
-`Tensor.copy_` for a copy.  GB/s counts the bytes that a kernel has to read (scan) or that it moves
-from one place to another (gather, scatter), 1 GB = 1e9 bytes; a copy's bytes are counted once.
-`of yardstick` is the kernel's speed over the yardstick's, the median over all turns and the
-quartiles.
+Each row pairs a kernel with a yardstick that moves the same bytes: `torch.sum` for a read, the C
+library's `memcpy` of contiguous memory for a copy; `Tensor.copy_` stands beside it as another.
+GB/s counts the bytes that a kernel has to read (scan) or that it moves from one place to another
+(gather, scatter), 1 GB = 1e9 bytes; a copy's bytes are counted once.  `of yardstick` is the
+kernel's speed over the yardstick's, the median over all turns and the quartiles.
 
 Rows of a gather and a scatter come from memory, as they do behind a backward pass, not from a
 cache: every turn names other rows, and together the turns touch all of the bucket before any row
@@ -15,6 +15,7 @@ comes again.  The copy walks through the bucket in the same way.
 """
 
 import argparse
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +38,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--variant", choices=_C.cpu_variants(), help="default: the best one")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser.parse_args()
+
+
+_libc = ctypes.CDLL(None)
+_libc.memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+
+def memcpy(to: torch.Tensor, source: torch.Tensor) -> None:
+    _libc.memcpy(to.data_ptr(), source.data_ptr(), source.nbytes)
 
 
 def one_segment(numel: int, block: int) -> torch.Tensor:
@@ -87,9 +96,21 @@ def move_rows(values: torch.Tensor, block: int, density: float, turns: int) -> d
     gather(3)
     expected = values.view(-1, block)[positions[3 % len(positions)]].view(-1)
     assert torch.equal(packed, expected), "the gathered rows are wrong"
+
+    def copy_from(turn: int) -> None:
+        memcpy(packed, views[turn % len(views)])
+
+    def copy_to(turn: int) -> None:
+        memcpy(views[turn % len(views)], packed)
+
     result = {
-        "gather": measure(lambda turn: packed.copy_(views[turn % len(views)]), gather, turns),
-        "scatter": measure(lambda turn: views[turn % len(views)].copy_(packed), scatter, turns),
+        "Tensor.copy_": measure(
+            copy_from,
+            lambda turn: packed.copy_(views[(turn + len(views) // 2) % len(views)]),
+            turns,
+        ),
+        "gather": measure(copy_from, gather, turns),
+        "scatter": measure(copy_to, scatter, turns),
     }
     rows = values.view(-1, block)[positions[turns % len(positions)]].view(-1)
     assert torch.equal(packed, rows), "the scattered rows are wrong"

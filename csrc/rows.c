@@ -12,17 +12,6 @@
 /* Rows up to this size are staged: a call should have a few vectors to work on. */
 #define STAGED_ROW_NBYTES 128
 
-/*
- * Rows that come from memory are asked for before it is their turn: the hardware follows a row once
- * it is in it, but it cannot guess the next one, takes some lines to start and stops at the end of
- * a page.  So all lines of a row are asked for (of a longer one the beginning, since by then the
- * hardware has caught up), as many rows ahead as make up the time that memory takes to answer.
- */
-#define PREFETCH_AHEAD_NBYTES 16384
-#define PREFETCH_ROW_NBYTES   4096
-#define PREFETCH_MAX_ROWS     16
-#define CACHE_LINE_NBYTES     64
-
 /* An output of this size will not be read back from the caches, whatever we do: stream it. */
 #define STREAM_NBYTES (INT64_C(8) * 1024 * 1024)
 
@@ -33,18 +22,6 @@
 static inline uint8_t *row_at(const struct s2_rows *rows, int64_t i)
 {
     return rows->values + (rows->positions[i] - rows->first_bit) * rows->row_nbytes;
-}
-
-/* Inlined by force: gcc takes a function that does nothing but prefetch for one without effects,
- * and drops the calls. */
-static inline __attribute__((always_inline)) void prefetch_row(const struct s2_rows *rows,
-                                                               int64_t i, int64_t end)
-{
-    if (i >= end) return;
-    const uint8_t *row = row_at(rows, i);
-    int64_t nbytes = s2_min(rows->row_nbytes, PREFETCH_ROW_NBYTES);
-    for (int64_t at = 0; at < nbytes; at += CACHE_LINE_NBYTES)
-        __builtin_prefetch(row + at, 0, 2);
 }
 
 /* A copy whose size is a constant is a few instructions and no call, which short rows need. */
@@ -67,12 +44,8 @@ static void rows_to_dense(const struct s2_rows *rows, int64_t begin, int64_t end
     case 32:
         COPY_ROWS(dense, row_at(rows, i), 32);
     default:
-        for (int64_t i = begin; i < end; i++, dense += rows->row_nbytes) {
-            prefetch_row(rows, i + rows->ahead, end);
-            (rows->stream ? rows->kernels->stream_row
-                          : rows->kernels->copy_row)(dense, row_at(rows, i), rows->row_nbytes);
-        }
-        if (rows->stream) s2_stream_fence();
+        rows->kernels->gather_rows(rows->values, rows->positions + begin, rows->first_bit,
+                                   end - begin, rows->row_nbytes, dense, rows->stream);
     }
 }
 
@@ -91,12 +64,8 @@ static void rows_from_dense(const struct s2_rows *rows, int64_t begin, int64_t e
     case 32:
         COPY_ROWS(row_at(rows, i), dense, 32);
     default:
-        for (int64_t i = begin; i < end; i++, dense += rows->row_nbytes) {
-            if (!rows->stream) prefetch_row(rows, i + rows->ahead, end);
-            (rows->stream ? rows->kernels->stream_row
-                          : rows->kernels->copy_row)(row_at(rows, i), dense, rows->row_nbytes);
-        }
-        if (rows->stream) s2_stream_fence();
+        rows->kernels->scatter_rows(rows->values, rows->positions + begin, rows->first_bit,
+                                    end - begin, rows->row_nbytes, dense, rows->stream);
     }
 }
 
@@ -113,7 +82,8 @@ static void gather_range(void *arg, int64_t begin, int64_t end)
         rows_to_dense(rows, begin, end, packed);
     } else if (rows->row_nbytes > STAGED_ROW_NBYTES) {
         for (int64_t i = begin; i < end; i++, packed += rows->packed_row_nbytes) {
-            prefetch_row(rows, i + rows->ahead, end);
+            if (i + rows->ahead < end)
+                s2_prefetch_row(row_at(rows, i + rows->ahead), rows->row_nbytes);
             rows->convert(row_at(rows, i), packed, rows->block, rows->divisor);
         }
     } else {
@@ -137,7 +107,8 @@ static void scatter_range(void *arg, int64_t begin, int64_t end)
         rows_from_dense(rows, begin, end, packed);
     } else if (rows->row_nbytes > STAGED_ROW_NBYTES) {
         for (int64_t i = begin; i < end; i++, packed += rows->packed_row_nbytes) {
-            prefetch_row(rows, i + rows->ahead, end);
+            if (i + rows->ahead < end)
+                s2_prefetch_row(row_at(rows, i + rows->ahead), rows->row_nbytes);
             rows->convert(packed, row_at(rows, i), rows->block, rows->divisor);
         }
     } else {
@@ -159,7 +130,8 @@ static void add_range(void *arg, int64_t begin, int64_t end)
 
     if (rows->row_nbytes > STAGED_ROW_NBYTES) {
         for (int64_t i = begin; i < end; i++, packed += rows->packed_row_nbytes) {
-            prefetch_row(rows, i + rows->ahead, end);
+            if (i + rows->ahead < end)
+                s2_prefetch_row(row_at(rows, i + rows->ahead), rows->row_nbytes);
             rows->add(packed, row_at(rows, i), rows->block);
         }
     } else {
@@ -213,8 +185,8 @@ static bool can_stream(const struct s2_rows *rows, int64_t n)
 {
     uintptr_t addresses = (uintptr_t)rows->values | (uintptr_t)rows->packed;
 
-    return rows->convert == NULL && rows->add == NULL && addresses % CACHE_LINE_NBYTES == 0 &&
-           rows->row_nbytes % CACHE_LINE_NBYTES == 0 && n >= STREAM_NBYTES / rows->row_nbytes;
+    return rows->convert == NULL && rows->add == NULL && addresses % S2_CACHE_LINE_NBYTES == 0 &&
+           rows->row_nbytes % S2_CACHE_LINE_NBYTES == 0 && n >= STREAM_NBYTES / rows->row_nbytes;
 }
 
 /* Full rows by `body`, cut among threads; then the short one, if there is one, by `body_tail`. */
@@ -227,7 +199,7 @@ static void run(struct s2_rows *rows, int64_t n, s2_range_body body,
     rows->kernels = s2_kernels_current();
     rows->row_nbytes = rows->block * rows->value_width;
     rows->packed_row_nbytes = rows->block * rows->packed_width;
-    rows->ahead = s2_max(1, s2_min(PREFETCH_MAX_ROWS, PREFETCH_AHEAD_NBYTES / rows->row_nbytes));
+    rows->ahead = s2_rows_ahead(rows->row_nbytes);
     rows->stream = can_stream(rows, n);
     if (nfull != 0)
         s2_run(executor, nfull, s2_grain(rows->row_nbytes / 2 + rows->packed_row_nbytes / 2), body,

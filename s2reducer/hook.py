@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from s2reducer.bucket_order import BucketOrder
 from s2reducer.config import Config, first_difference
 from s2reducer.errors import S2Error
 from s2reducer.plans import Job, Pending, keep
@@ -84,7 +85,7 @@ class S2State:
         self._refused_from = 0  # the first step that is refused
         self._transport: Transport | None = None
         self._layouts = LayoutCache(self.config.block)
-        self._order = _BucketOrder()
+        self._order = BucketOrder()
         self._lock = threading.Lock()  # callbacks add to the totals, on the backend's threads
         self._bytes_dense = 0
         self._plans: dict[str, PlanTotals] = {}
@@ -152,10 +153,11 @@ class S2State:
                 'set torch._dynamo.config.optimize_ddp to something other than "python_reducer"'
             )
         parameters = bucket.parameters()
+        known = all(map(self._layouts.knows, parameters))
         for parameter in parameters:
             if parameter.is_complex():
                 raise TypeError(_complex_sentence(self._layouts.record(parameter).label()))
-        self.step += self._order.begins_step(parameters, bucket.index(), bucket.is_last())
+        self.step += self._order.begins_step(parameters, bucket.index(), bucket.is_last(), known)
         layout = self._layouts.layout(parameters)
         if bucket.buffer().numel() != layout.numel:
             raise ValueError(
@@ -253,41 +255,6 @@ class S2State:
                 self._refusal, self.last_error = str(raised), error
                 self._refused_from = refused_from
         return raised
-
-
-class _BucketOrder:
-    """What the order of buckets tells: where a step begins, and that they are of one DDP module."""
-
-    def __init__(self) -> None:
-        self._seen: set[int] = set()  # id() of the parameters of the present step
-        self._previous = (0, False)  # index() and is_last() of the bucket before
-
-    def begins_step(self, parameters: list[Tensor], index: int, is_last: bool) -> bool:
-        """Whether this bucket is the first of a step: when one of its parameters comes again.
-
-        ``is_last`` would be simpler, but is False for all buckets of the first step under
-        static_graph, and never comes where skip_all_reduce_unused_params leaves out the last.
-
-        Raises:
-            ValueError: no single module hands over its buckets like this.
-        """
-        keys = set(map(id, parameters))
-        begins = not self._seen or not self._seen.isdisjoint(keys)
-        if begins:
-            self._seen = set()
-        elif not self._may_follow(index, is_last):
-            raise ValueError(
-                "buckets come from more than one DDP module, but an S2State belongs to one: make "
-                "a state for each"
-            )
-        self._seen |= keys
-        self._previous = (index, is_last)
-        return begins
-
-    def _may_follow(self, index: int, is_last: bool) -> bool:
-        """Indices ascend up to the last; under static_graph the first step has only zeros."""
-        ascends = index > self._previous[0] and not self._previous[1]
-        return ascends or (index, is_last) == self._previous == (0, False)
 
 
 # ------------------------------------------------------------------------------------------------

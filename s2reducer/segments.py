@@ -141,6 +141,11 @@ class LayoutCache:
             self._records[id(parameter)] = (weakref.ref(parameter), record)
         return record
 
+    def knows(self, parameter: Tensor) -> bool:
+        """Whether there is a record of ``parameter``."""
+        reference, _ = self._records.get(id(parameter), (None, None))
+        return reference is not None and reference() is parameter
+
     def records(self) -> list[ParameterRecord]:
         """Of all parameters, in the order in which they became known."""
         return [record for _, record in self._records.values()]

@@ -7,6 +7,8 @@
 #ifndef S2_KERNELS_H
 #define S2_KERNELS_H
 
+#include <stdbool.h>
+
 #include "../s2.h"
 
 /* Functions are compiled for an instruction set one by one, never by flags for a whole file: an
@@ -39,14 +41,15 @@ struct s2_kernels {
     /* The same for blocks of one element each, `n` of them. */
     int64_t (*nonzero_elements)(const uint8_t *values, int64_t n, int64_t width, uint8_t *bitmap);
 
-    /* memcpy() for rows: no start-up cost, since the caller has asked for the memory before. */
-    void (*copy_row)(void *to, const void *from, int64_t nbytes);
-
     /*
-     * The same with stores that go past the caches and do not read the lines they write.  `to` is a
-     * multiple of 64, as is nbytes.  Whoever called it calls s2_stream_fence() before others look.
+     * Copies n rows to `packed`, or from there: row i is at values + (positions[i] - first) *
+     * row_nbytes.  With `stream`, stores go past the caches: addresses and row_nbytes are then
+     * multiples of 64.
      */
-    void (*stream_row)(void *to, const void *from, int64_t nbytes);
+    void (*gather_rows)(const uint8_t *values, const int64_t *positions, int64_t first, int64_t n,
+                        int64_t row_nbytes, uint8_t *packed, bool stream);
+    void (*scatter_rows)(uint8_t *values, const int64_t *positions, int64_t first, int64_t n,
+                         int64_t row_nbytes, const uint8_t *packed, bool stream);
 
     /* By dtype from and to; NULL where the pair is not supported. */
     s2_convert_kernel convert[4][4];
@@ -58,13 +61,6 @@ extern const struct s2_kernels s2_kernels_portable;
 extern const struct s2_kernels s2_kernels_avx2;
 extern const struct s2_kernels s2_kernels_avx512;
 #endif
-
-static inline void s2_stream_fence(void)
-{
-#if S2_X86
-    __builtin_ia32_sfence();
-#endif
-}
 
 /* Those of s2_variant_current(). */
 const struct s2_kernels *s2_kernels_current(void);
@@ -86,6 +82,37 @@ static inline uint64_t s2_magnitude_mask(int64_t width)
     return width == 8   ? UINT64_C(0x7fffffffffffffff)
            : width == 4 ? UINT64_C(0x7fffffff7fffffff)
                         : UINT64_C(0x7fff7fff7fff7fff);
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+/* What loops over rows share                                                                     */
+/* ---------------------------------------------------------------------------------------------- */
+
+/*
+ * Rows that come from memory are asked for before it is their turn: the hardware follows a row once
+ * it is in it, but it cannot guess the next one, takes some lines to start and stops at the end of
+ * a page.  So all lines of a row are asked for (of a longer one the beginning, since by then the
+ * hardware has caught up), as many rows ahead as make up the time that memory takes to answer.
+ */
+#define S2_PREFETCH_AHEAD_NBYTES 32768
+#define S2_PREFETCH_ROW_NBYTES   4096
+#define S2_PREFETCH_MAX_ROWS     16
+#define S2_CACHE_LINE_NBYTES     64
+
+static inline int64_t s2_rows_ahead(int64_t row_nbytes)
+{
+    int64_t rows = S2_PREFETCH_AHEAD_NBYTES / row_nbytes;
+    return rows < 1 ? 1 : rows < S2_PREFETCH_MAX_ROWS ? rows : S2_PREFETCH_MAX_ROWS;
+}
+
+/* Inlined by force: gcc takes a function that does nothing but prefetch for one without effects,
+ * and drops the calls. */
+static inline __attribute__((always_inline)) void s2_prefetch_row(const uint8_t *row,
+                                                                  int64_t row_nbytes)
+{
+    int64_t nbytes = row_nbytes < S2_PREFETCH_ROW_NBYTES ? row_nbytes : S2_PREFETCH_ROW_NBYTES;
+    for (int64_t at = 0; at < nbytes; at += S2_CACHE_LINE_NBYTES)
+        __builtin_prefetch(row + at, 0, 2);
 }
 
 #endif /* S2_KERNELS_H */

@@ -119,10 +119,8 @@ static S2_TARGET_AVX2 int64_t nonzero_elements(const uint8_t *values, int64_t n,
 
 /* Loads in groups, stores in groups: measurably quicker than in turn.  The last vector may overlap
  * the one before. */
-static S2_TARGET_AVX2 void copy_row(void *to, const void *from, int64_t nbytes)
+INLINE_AVX2 void copy_row(uint8_t *t, const uint8_t *f, int64_t nbytes)
 {
-    uint8_t *t = to;
-    const uint8_t *f = from;
 
     if (nbytes < 32) {
         memcpy(t, f, (size_t)nbytes);
@@ -138,16 +136,21 @@ static S2_TARGET_AVX2 void copy_row(void *to, const void *from, int64_t nbytes)
     store(t + nbytes - 32, load(f + nbytes - 32));
 }
 
-static S2_TARGET_AVX2 void stream_row(void *to, const void *from, int64_t nbytes)
+INLINE_AVX2 void stream_row(uint8_t *t, const uint8_t *f, int64_t nbytes)
 {
-    uint8_t *t = to;
-    const uint8_t *f = from;
 
     for (int64_t i = 0; i < nbytes; i += 64) {
         __m256i a = load(f + i), b = load(f + i + 32);
         stream(t + i, a), stream(t + i + 32, b);
     }
 }
+
+#define TARGET       S2_TARGET_AVX2
+#define COPY_ROW     copy_row
+#define STREAM_ROW   stream_row
+#define STREAM_FENCE _mm_sfence
+#include "rows_template.h"
+#undef TARGET
 
 /* ---------------------------------------------------------------------------------------------- */
 /* Conversion                                                                                     */
@@ -212,8 +215,8 @@ static S2_TARGET_AVX2 void add_f16_f32_avx2(const void *src, void *accumulator, 
 const struct s2_kernels s2_kernels_avx2 = {
     .nonzero_blocks = nonzero_blocks,
     .nonzero_elements = nonzero_elements,
-    .copy_row = copy_row,
-    .stream_row = stream_row,
+    .gather_rows = gather_rows,
+    .scatter_rows = scatter_rows,
     .convert = CONVERT_TABLE,
     .add = ADD_TABLE,
 };

@@ -49,10 +49,17 @@ static int64_t nonzero_elements(const uint8_t *values, int64_t n, int64_t width,
 /* Rows                                                                                           */
 /* ---------------------------------------------------------------------------------------------- */
 
-static void copy_row(void *to, const void *from, int64_t nbytes)
+static inline void copy_row(uint8_t *to, const uint8_t *from, int64_t nbytes)
 {
     memcpy(to, from, (size_t)nbytes);
 }
+
+#define TARGET
+#define COPY_ROW       copy_row
+#define STREAM_ROW     copy_row
+#define STREAM_FENCE() (void)0
+#include "rows_template.h"
+#undef TARGET
 
 /* ---------------------------------------------------------------------------------------------- */
 /* Conversion                                                                                     */
@@ -65,8 +72,8 @@ static void copy_row(void *to, const void *from, int64_t nbytes)
 const struct s2_kernels s2_kernels_portable = {
     .nonzero_blocks = nonzero_blocks,
     .nonzero_elements = nonzero_elements,
-    .copy_row = copy_row,
-    .stream_row = copy_row,
+    .gather_rows = gather_rows,
+    .scatter_rows = scatter_rows,
     .convert = CONVERT_TABLE,
     .add = ADD_TABLE,
 };
