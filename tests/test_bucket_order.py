@@ -31,6 +31,10 @@ def test_the_first_step_of_static_graph_has_only_zeros() -> None:
     ]  # fmt: skip
 
 
+def test_the_last_bucket_may_never_come() -> None:
+    assert begins(*[(A, 0, False), (B, 1, False)] * 3) == [True, False] * 3
+
+
 def test_buckets_may_be_left_out() -> None:
     """skip_all_reduce_unused_params: no parameter comes again, but the index goes back."""
     assert begins((A, 0, False), (C, 2, True), (B, 1, False), (C, 2, True)) == [

@@ -18,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
 from s2reducer import S2State, s2_hook
-from s2reducer.hook import _BucketOrder
 
 
 def make_ddp(**flags: Any) -> DistributedDataParallel:
@@ -63,24 +62,6 @@ def test_every_backward_is_a_step(ranks: Ranks, static: bool) -> None:
         assert steps == [1, 2, 3, 4, 5]
         # What makes is_last() useless: all buckets of the first step say that they are the first.
         assert (first_step == {(0, False)}) == static
-
-
-def test_steps_where_the_last_bucket_never_comes() -> None:
-    order, tables = _BucketOrder(), [torch.zeros(1) for _ in range(3)]
-    begins = [order.begins_step(tables[i : i + 1], i, False) for i in (0, 1, 0, 1, 0, 1)]
-    assert begins == [True, False, True, False, True, False]
-
-
-def test_steps_over_a_rebuild() -> None:
-    order, tables = _BucketOrder(), [torch.zeros(1) for _ in range(4)]
-    buckets = [
-        (tables, 0, True),
-        (tables[2:], 0, False),
-        (tables[:2], 1, True),
-        (tables[2:], 0, False),
-    ]
-    begins = [order.begins_step(*bucket) for bucket in buckets]
-    assert begins == [True, True, False, True]
 
 
 # ------------------------------------------------------------------------------------------------

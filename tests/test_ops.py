@@ -307,7 +307,9 @@ def opcheck_cases() -> Iterator[tuple[str, tuple[object, ...]]]:
     yield "values_convert", (values, torch.zeros(20).half(), 2.0)
 
 
-@pytest.mark.parametrize(("name", "arguments"), opcheck_cases(), ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize(
+    ("name", "arguments"), list(opcheck_cases()), ids=lambda value: str(value)[:20]
+)
 def test_opcheck(name: str, arguments: tuple[object, ...], variant: str) -> None:
     if variant != _C.cpu_variant_best():
         pytest.skip("says nothing about kernels: one variant is enough")
