@@ -64,7 +64,7 @@ def quoted(text: str) -> str:
 
 
 c_sources = sorted(glob("csrc/*.c") + glob("csrc/cpu/*.c"))
-cxx_sources = ["csrc/python/module.cpp", "csrc/torch/ops_cpu.cpp"]
+cxx_sources = ["csrc/python/module.cpp", *sorted(glob("csrc/torch/*.cpp"))]
 headers = sorted(glob("csrc/**/*.h", recursive=True))
 
 core = {

@@ -224,6 +224,98 @@ s2_status s2_values_convert(const void *src, s2_dtype src_dtype, void *dst, s2_d
                             int64_t numel, double divisor, const s2_executor *executor);
 
 /* ============================================================================================== */
+/*                                        Position lists                                          */
+/* ============================================================================================== */
+
+/*
+ * Strictly ascending positions below `nbits`, packed: where few bits of a bitmap are set, a list of
+ * them is smaller.  Elias-Fano: with l = floor(log2(nbits / count)), the low l bits of all
+ * positions stand one behind the other; then, in a field of bits of its own, bit (position >> l) +
+ * i is set for the i-th position.  Both fields are little endian and end at a word.  That is at most count (3 + l) bits, and the size follows from `nbits` and `count` alone.
+ *
+ * With nbits = 32 and the positions 3, 12, 13, 27: l = 3; low bits 3, 4, 5, 3; upper parts
+ * 0, 1, 1, 3, so that bits 0, 2, 3 and 6 are set.
+ */
+
+/* Sets *nbytes to the size of a list of `count` positions; 0 <= count <= nbits <= S2_MAX_NUMEL. */
+s2_status s2_list_nbytes(int64_t nbits, int64_t count, int64_t *nbytes);
+
+/* `nbytes` is the size that s2_list_nbytes() gives. */
+s2_status s2_list_encode(const int64_t *positions, int64_t count, int64_t nbits, uint8_t *list,
+                         int64_t nbytes);
+
+/* S2_BAD_POSITION where `list` is no list of so many positions; any bytes may be passed. */
+s2_status s2_list_decode(const uint8_t *list, int64_t nbytes, int64_t count, int64_t nbits,
+                         int64_t *positions);
+
+/* ============================================================================================== */
+/*                                          Owner plan                                            */
+/* ============================================================================================== */
+
+/*
+ * Who sums which block.  Once every rank has the bitmaps of all ranks, each block of their union
+ * gets an *owner*: one of the ranks that touched it.  The others send their rows of the block to
+ * the owner, which adds them in rank order and sends the result to everybody.  All ranks compute
+ * the same plan from the same bitmaps, so neither positions nor sizes travel with the rows.
+ *
+ *   1. The candidate for a block is picked, by a hash of its position, among those that touched it.
+ *   2. No rank should own more than a cap: 1.05 of an even share of the union's elements, rounded
+ * up to a multiple of the union's longest block.  Taken in the order of their positions, a rank
+ *      owns its candidates as long as the sum of their lengths is within the cap.
+ *   3. Blocks left over go to ranks that have room.  Left-over elements and free elements are
+ *      numbered, in the order of positions and of ranks; a block goes to the rank whose room has
+ * the number of its first element.  So no rank owns as much as the cap and one longest block more,
+ *      or, where all blocks have one length, more than the cap.
+ *
+ * Steps 2 and 3 are prefix sums, so that a parallel machine can find the same plan.
+ *
+ * All functions of this section take the layout of the bucket and `bitmaps`: those of ranks 0 to
+ * nranks - 1, one behind the other, `nbytes` each.  `positions` are those of the union, `nunion` of
+ * them; S2_BAD_POSITION where they are not.
+ */
+
+#define S2_MAX_RANKS 256
+
+/* Sets owners[j] to the rank that owns the block at positions[j]. */
+s2_status s2_plan_owners(const s2_layout *layout, const uint8_t *bitmaps, int64_t nranks,
+                         int64_t nbytes, uint64_t seed, const int64_t *positions, int64_t nunion,
+                         int16_t *owners);
+
+/* What one rank, "this rank", exchanges with one other, or with itself; blocks are as packed. */
+typedef struct s2_exchange {
+    int64_t sent_blocks;     /* live on this rank, owned by the other */
+    int64_t sent_numel;      /* elements of those */
+    int64_t received_blocks; /* live on the other, owned by this rank */
+    int64_t received_numel;
+    int64_t owned_blocks; /* owned by the other, whoever touched them */
+    int64_t owned_numel;
+} s2_exchange;
+
+/* Fills exchanges[r] for every rank r, seen from `rank`.  `owners` may be any ranks. */
+s2_status s2_plan_exchanges(const s2_layout *layout, const uint8_t *bitmaps, int64_t nranks,
+                            int64_t nbytes, const int64_t *positions, int64_t nunion,
+                            const int16_t *owners, int64_t rank, s2_exchange *exchanges);
+
+/*
+ * The lists that go with `exchanges`, which must be what s2_plan_exchanges() gave for the same
+ * arguments.  Each has a part for every rank, in rank order, as long as
+ * its count there says, and each part ascends:
+ *
+ *   sent      positions of the blocks that this rank sends to the other
+ *   received  where the blocks that the other sends are among those that this rank owns: their
+ *             positions in the layout `compact`
+ *   owned     positions of the blocks that the other owns
+ *
+ * `compact` becomes the layout of the blocks that this rank owns, packed: a segment for each of the
+ * bucket's, with the same block length, without gaps among the elements.
+ */
+s2_status s2_plan_lists(const s2_layout *layout, const uint8_t *bitmaps, int64_t nranks,
+                        int64_t nbytes, const int64_t *positions, int64_t nunion,
+                        const int16_t *owners, int64_t rank, const s2_exchange *exchanges,
+                        int64_t *sent, int64_t nsent, int64_t *received, int64_t nreceived,
+                        int64_t *owned, s2_segment *compact);
+
+/* ============================================================================================== */
 /*                                       Choice of kernels                                        */
 /* ============================================================================================== */
 

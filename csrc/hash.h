@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One hash for everything that all ranks must decide alike: which of the ranks that touched a block
+ * sums it, and which cell of a sketch it goes to.  Compiled by C, C++ and CUDA compilers, written
+ * again in s2reducer/reference.py, and held together by tests/vectors/hash.json.
+ */
+#ifndef S2_HASH_H
+#define S2_HASH_H
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define S2_HASH_INLINE static __host__ __device__ inline
+#else
+#define S2_HASH_INLINE static inline
+#endif
+
+/*
+ * SplitMix64: the state after `number` + 1 steps from `seed`, finalised (Steele, Lea, Flood: Fast
+ * Splittable Pseudorandom Number Generators, OOPSLA 2014; the finaliser's constants are Stafford's
+ * variant 13).  All arithmetic is modulo 2^64.
+ */
+S2_HASH_INLINE uint64_t s2_hash(uint64_t seed, uint64_t number)
+{
+    uint64_t z = seed + (number + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/*
+ * A number below n from a hash, for n up to 2^32: its upper half as a fraction of n.  Quicker than
+ * a remainder, and as fair: each number has floor or ceil of 2^32 / n of the hashes.
+ */
+S2_HASH_INLINE uint32_t s2_hash_below(uint64_t hash, uint32_t n)
+{
+    return (uint32_t)(((hash >> 32) * n) >> 32);
+}
+
+#endif /* S2_HASH_H */
