@@ -124,6 +124,80 @@ def values_convert(src: Tensor, dst: Tensor, divisor: float = 1.0, parallel: boo
     _ops.values_convert.default(src, dst, divisor, parallel)
 
 
+def list_nbytes(nbits: int, count: int) -> int:
+    """Bytes of a list of ``count`` positions below ``nbits``; ``s2.h`` has its layout."""
+    if count == 0:
+        return 0
+    low_bits = (nbits // count).bit_length() - 1
+    low = (count * low_bits + 63) // 64 * 8
+    high = (count + ((nbits - 1) >> low_bits) + 63) // 64 * 8
+    return low + high
+
+
+def list_encode(positions: Tensor, nbits: int, lists: Tensor) -> None:
+    """``lists`` (uint8, of ``list_nbytes``) becomes the packed form of the positions."""
+    _ops.list_encode.default(positions, nbits, lists)
+
+
+def list_decode(lists: Tensor, nbits: int, positions: Tensor) -> None:
+    """The way back; raises RuntimeError where the bytes are no such list."""
+    _ops.list_decode.default(lists, nbits, positions)
+
+
+def plan_owners(
+    bitmaps: Tensor, segments: Tensor, positions: Tensor, seed: int, owners: Tensor
+) -> None:
+    """``owners`` (int16) becomes the rank that sums each block of the union.
+
+    ``bitmaps`` (uint8, [P, bytes]) are those of all ranks, ``positions`` those of their union; 1 to
+    256 ranks.  The rule is in ``s2.h``, and once more in ``reference.py``.
+    """
+    signed = seed - (1 << 64) if seed >> 63 else seed  # an operator takes int64
+    _ops.plan_owners.default(bitmaps, segments, positions, signed, owners)
+
+
+def plan_exchanges(
+    bitmaps: Tensor,
+    segments: Tensor,
+    positions: Tensor,
+    owners: Tensor,
+    rank: int,
+    exchanges: Tensor,
+) -> None:
+    """``exchanges`` (int64, [P, 6]) becomes what ``rank`` exchanges with each rank.
+
+    Columns: blocks and elements that it sends, that it receives, and that the other owns.
+    """
+    _ops.plan_exchanges.default(bitmaps, segments, positions, owners, rank, exchanges)
+
+
+def plan_lists(
+    bitmaps: Tensor,
+    segments: Tensor,
+    positions: Tensor,
+    owners: Tensor,
+    rank: int,
+    exchanges: Tensor,
+    sent: Tensor,
+    received: Tensor,
+    owned: Tensor,
+    compact: Tensor,
+) -> None:
+    """The lists that go with those exchanges, a part for each rank; see ``s2.h``."""
+    _ops.plan_lists.default(
+        bitmaps,
+        segments,
+        positions,
+        owners,
+        rank,
+        exchanges,
+        sent,
+        received,
+        owned,
+        compact,
+    )
+
+
 def _returns_nothing(*_: object) -> None:
     """What every operator looks like to a tracer: it writes into arguments, whose sizes stay."""
 
@@ -141,6 +215,11 @@ def _register_fakes() -> None:
         "blocks_add",
         "blocks_clear_dead",
         "values_convert",
+        "list_encode",
+        "list_decode",
+        "plan_owners",
+        "plan_exchanges",
+        "plan_lists",
     ):
         register(f"s2reducer::{name}")(_returns_nothing)
 

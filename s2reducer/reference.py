@@ -95,3 +95,56 @@ def mean(ranks: Sequence[Tensor]) -> Tensor:
     for values in ranks:
         total += values
     return (total / len(ranks)).to(ranks[0].dtype)
+
+
+_MASK = (1 << 64) - 1
+
+
+def hash64(seed: int, number: int) -> int:
+    """SplitMix64's output number ``number + 1`` from ``seed``; ``csrc/hash.h`` has the sources."""
+    z = (seed + (number + 1) * 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def hash_below(value: int, n: int) -> int:
+    """A number below ``n`` from a hash: its upper half as a fraction of ``n``."""
+    return (value >> 32) * n >> 32
+
+
+def owners(touched: Sequence[Sequence[int]], segments: Tensor, seed: int) -> list[int]:
+    """Who sums each block of the union, by the three steps of ``s2.h``.
+
+    ``touched`` are the positions of each rank's live blocks.
+    """
+    nranks = len(touched)
+    ranks_of: dict[int, list[int]] = {}
+    for rank, where in enumerate(touched):
+        for position in where:
+            ranks_of.setdefault(position, []).append(rank)
+    lengths = {position: block for position, _, block in blocks(segments)}
+    union = sorted(ranks_of)
+    numel, longest = sum(lengths[p] for p in union), max([lengths[p] for p in union], default=1)
+    share = (numel + numel // 20) // nranks + 1
+    cap = -(-share // longest) * longest
+
+    result: list[int | None] = []
+    candidates, loads = [0] * nranks, [0] * nranks
+    for position in union:
+        those = ranks_of[position]
+        candidate = those[hash_below(hash64(seed, position), len(those))]
+        candidates[candidate] += lengths[position]
+        if candidates[candidate] <= cap:
+            loads[candidate] = candidates[candidate]
+            result.append(candidate)
+        else:
+            result.append(None)
+
+    room = [rank for rank in range(nranks) for _ in range(cap - loads[rank])]  # by free element
+    at = 0
+    for index, position in enumerate(union):
+        if result[index] is None:
+            result[index] = room[at]
+            at += lengths[position]
+    return [owner for owner in result if owner is not None]
