@@ -141,3 +141,17 @@ s2_status s2_bitmap_positions(const uint8_t *bitmap, int64_t nbytes, int64_t *po
     }
     return S2_OK;
 }
+
+s2_status s2_bitmap_from_positions(const int64_t *positions, int64_t npositions, uint8_t *bitmap,
+                                   int64_t nbytes)
+{
+    S2_RETURN_IF_ERROR(check_pair(bitmap, bitmap, nbytes));
+    if (npositions < 0 || nbytes > S2_MAX_NUMEL) return S2_BAD_SIZE;
+    if (s2_is_null(positions, npositions)) return S2_NULL_POINTER;
+    S2_RETURN_IF_ERROR(s2_positions_check(positions, npositions, 8 * nbytes));
+
+    if (nbytes != 0) memset(bitmap, 0, (size_t)nbytes);
+    for (int64_t i = 0; i < npositions; i++)
+        bitmap[positions[i] / 8] |= (uint8_t)(1u << positions[i] % 8);
+    return S2_OK;
+}

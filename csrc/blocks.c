@@ -36,9 +36,7 @@ s2_status s2_blocks_packed_numel(const s2_layout *layout, const int64_t *positio
     S2_RETURN_IF_ERROR(s2_layout_check(layout));
     if (npositions < 0) return S2_BAD_SIZE;
     if (s2_is_null(positions, npositions) || numel == NULL) return S2_NULL_POINTER;
-    for (int64_t i = 1; i < npositions; i++) {
-        if (positions[i - 1] >= positions[i]) return S2_BAD_POSITION;
-    }
+    S2_RETURN_IF_ERROR(s2_positions_check(positions, npositions, INT64_MAX));
     for (int64_t i = 0; i < layout->nsegments && done < npositions; i++) {
         const s2_segment *segment = &layout->segments[i];
         int64_t end_bit = segment->first_bit + s2_segment_nblocks(segment);

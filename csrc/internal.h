@@ -84,6 +84,9 @@ s2_status s2_layout_check_bitmap(const s2_layout *layout, const uint8_t *bitmap,
 /* The values of a bucket that follows `layout`. */
 s2_status s2_layout_check_values(const s2_layout *layout, const void *values, s2_dtype dtype);
 
+/* That positions ascend strictly from 0 or more, below nbits. */
+s2_status s2_positions_check(const int64_t *positions, int64_t npositions, int64_t nbits);
+
 /*
  * The kernel that takes `src` to `dst`, or NULL for a copy of the bits: the pairs of dtypes that
  * s2_values_convert() takes, and its checks.

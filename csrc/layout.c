@@ -65,3 +65,14 @@ s2_status s2_layout_check_values(const s2_layout *layout, const void *values, s2
     if (s2_dtype_nbytes(dtype) == 0) return S2_BAD_DTYPE;
     return s2_is_null(values, layout->numel) ? S2_NULL_POINTER : S2_OK;
 }
+
+s2_status s2_positions_check(const int64_t *positions, int64_t npositions, int64_t nbits)
+{
+    int64_t previous = -1;
+
+    for (int64_t i = 0; i < npositions; i++) {
+        if (positions[i] <= previous) return S2_BAD_POSITION;
+        previous = positions[i];
+    }
+    return previous < nbits ? S2_OK : S2_BAD_POSITION;
+}

@@ -72,10 +72,7 @@ s2_status s2_list_encode(const int64_t *positions, int64_t count, int64_t nbits,
     const struct shape shape = shape_of(nbits, count);
     if (nbytes != shape.nbytes) return S2_BAD_SIZE;
     if (s2_is_null(positions, count) || s2_is_null(list, nbytes)) return S2_NULL_POINTER;
-    for (int64_t i = 0; i < count; i++) {
-        if (positions[i] < (i == 0 ? 0 : positions[i - 1] + 1) || positions[i] >= nbits)
-            return S2_BAD_POSITION;
-    }
+    S2_RETURN_IF_ERROR(s2_positions_check(positions, count, nbits));
     if (count == 0) return S2_OK;
 
     const uint64_t low_mask = (UINT64_C(1) << shape.low_bits) - 1;

@@ -156,6 +156,10 @@ s2_status s2_bitmap_count(const s2_layout *layout, const uint8_t *bitmap, int64_
 s2_status s2_bitmap_positions(const uint8_t *bitmap, int64_t nbytes, int64_t *positions,
                               int64_t npositions);
 
+/* The way back: the bitmap whose set bits these are; positions ascend strictly below 8 nbytes. */
+s2_status s2_bitmap_from_positions(const int64_t *positions, int64_t npositions, uint8_t *bitmap,
+                                   int64_t nbytes);
+
 /* ============================================================================================== */
 /*                                            Blocks                                              */
 /* ============================================================================================== */
@@ -231,7 +235,8 @@ s2_status s2_values_convert(const void *src, s2_dtype src_dtype, void *dst, s2_d
  * Strictly ascending positions below `nbits`, packed: where few bits of a bitmap are set, a list of
  * them is smaller.  Elias-Fano: with l = floor(log2(nbits / count)), the low l bits of all
  * positions stand one behind the other; then, in a field of bits of its own, bit (position >> l) +
- * i is set for the i-th position.  Both fields are little endian and end at a word.  That is at most count (3 + l) bits, and the size follows from `nbits` and `count` alone.
+ * i is set for the i-th position.  Both fields are little endian and end at a word.  That is at
+ * most count (3 + l) bits, and the size follows from `nbits` and `count` alone.
  *
  * With nbits = 32 and the positions 3, 12, 13, 27: l = 3; low bits 3, 4, 5, 3; upper parts
  * 0, 1, 1, 3, so that bits 0, 2, 3 and 6 are set.

@@ -74,6 +74,11 @@ def bitmap_positions(bitmap: Tensor, positions: Tensor) -> None:
     _ops.bitmap_positions.default(bitmap, positions)
 
 
+def bitmap_from_positions(positions: Tensor, bitmap: Tensor) -> None:
+    """``bitmap`` becomes the one whose set bits these are."""
+    _ops.bitmap_from_positions.default(positions, bitmap)
+
+
 def blocks_gather(
     values: Tensor,
     segments: Tensor,
@@ -210,6 +215,7 @@ def _register_fakes() -> None:
         "bitmap_andnot",
         "bitmap_count",
         "bitmap_positions",
+        "bitmap_from_positions",
         "blocks_gather",
         "blocks_scatter",
         "blocks_add",

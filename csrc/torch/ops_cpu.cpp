@@ -81,6 +81,19 @@ void bitmap_positions(const Tensor &bitmap, const Tensor &positions)
     if (status != S2_OK) fail(op, s2_status_string(status));
 }
 
+void bitmap_from_positions(const Tensor &positions, const Tensor &bitmap)
+{
+    const char *op = "bitmap_from_positions";
+    Longs p = longs(positions, op, "positions");
+    Bytes b = byte_array(bitmap, op, "bitmap");
+    if (b.nbytes % 8 != 0) fail(op, "bitmap must have a multiple of 8 bytes, but has ", b.nbytes);
+    s2_status status = s2_bitmap_from_positions(p.data, p.numel, b.data, b.nbytes);
+    if (status == S2_BAD_POSITION)
+        fail(op, "positions must ascend strictly and lie below the ", 8 * b.nbytes,
+             " bits of bitmap");
+    if (status != S2_OK) fail(op, s2_status_string(status));
+}
+
 // ------------------------------------------------------------------------------------------------
 // Blocks and values
 // ------------------------------------------------------------------------------------------------
@@ -176,6 +189,7 @@ STABLE_TORCH_LIBRARY(s2reducer, m)
     m.def("bitmap_andnot(Tensor(a!) bitmap, Tensor other) -> ()");
     m.def("bitmap_count(Tensor bitmap, Tensor segments, Tensor(a!) counts) -> ()");
     m.def("bitmap_positions(Tensor bitmap, Tensor(a!) positions) -> ()");
+    m.def("bitmap_from_positions(Tensor positions, Tensor(a!) bitmap) -> ()");
     m.def("blocks_gather(Tensor values, Tensor segments, Tensor positions, Tensor(a!) packed, "
           "float divisor=1.0, bool parallel=True) -> ()");
     m.def("blocks_scatter(Tensor packed, Tensor segments, Tensor positions, Tensor(a!) values, "
@@ -195,6 +209,7 @@ STABLE_TORCH_LIBRARY_IMPL(s2reducer, CompositeExplicitAutograd, m)
     m.impl("bitmap_andnot", TORCH_BOX(&bitmap_andnot));
     m.impl("bitmap_count", TORCH_BOX(&bitmap_count));
     m.impl("bitmap_positions", TORCH_BOX(&bitmap_positions));
+    m.impl("bitmap_from_positions", TORCH_BOX(&bitmap_from_positions));
     m.impl("blocks_gather", TORCH_BOX(&blocks_gather));
     m.impl("blocks_scatter", TORCH_BOX(&blocks_scatter));
     m.impl("blocks_add", TORCH_BOX(&blocks_add));
