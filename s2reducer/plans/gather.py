@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT
+"""Every rank gets all rows and sums them itself: one round, for few rows or two ranks.
+
+The same sums as in ``owner``, with every rank the owner of all: the same bits.
+
+Bytes a rank sends beside the index: (P-1) times the rows of the rank that has most.
+"""
+
+import torch
+from torch import Tensor
+
+from s2reducer import ops
+from s2reducer.exchange import Index
+from s2reducer.plans.owner import make_plan
+from s2reducer.plans.sums import Sum
+from s2reducer.segments import Layout
+from s2reducer.transport import Transport
+
+
+def reduce_gather(buffer: Tensor, layout: Layout, index: Index, transport: Transport) -> None:
+    """Replaces the union's blocks in ``buffer`` by their means over the ranks."""
+    rank = transport.rank
+    mine = torch.full((index.positions.numel(),), rank, dtype=torch.int16)
+    plan = make_plan(layout, index, mine, rank)
+
+    rows = buffer.new_zeros(max(plan.received_numel))
+    own_rows = rows[: plan.sent_numel[rank]]
+    ops.blocks_gather(buffer, layout.segments, plan.sent[rank], own_rows, parallel=False)
+    total = Sum(plan.compact, buffer.dtype, transport.world_size)
+    for peer, gathered in enumerate(transport.all_gather(rows)):
+        total.add(gathered[: plan.received_numel[peer]], plan.received[peer])
+
+    means = buffer.new_empty(plan.owned_numel[rank])
+    total.mean(means)
+    ops.blocks_scatter(means, layout.segments, plan.owned[rank], buffer, parallel=False)

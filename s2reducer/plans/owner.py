@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""Each block is summed by one of the ranks that have it, which sends the sum to all.
+
+1. All ranks know all indices (``exchange.py``), so each computes the same plan (``s2.h``): who owns
+   which block, and so who sends which rows where.  Neither positions nor sizes travel.
+2. Rows go to their owners, by an all-to-all.
+3. Owners add them in rank order, divide, and round once.
+4. An all-gather, filled up to the heaviest owner, brings the means to all ranks.
+
+Bytes a rank sends beside the index, for K elements in the union, k of them live on this rank and b
+bytes an element: in the mean over ranks [(sum k - K) + (P-1) K] b / P, and no rank more than the cap
+on owned blocks allows.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from s2reducer import ops
+from s2reducer.exchange import Index
+from s2reducer.plans.sums import Sum
+from s2reducer.segments import Layout
+from s2reducer.transport import Transport
+
+# Columns of the exchanges.
+_SENT, _RECEIVED, _OWNED = 0, 2, 4
+
+
+@dataclass(frozen=True)
+class OwnerPlan:
+    """Who sends what where, as seen from one rank.
+
+    ``sent``, ``received`` and ``owned`` are positions, a part for each rank; ``*_numel`` the
+    elements of those parts.
+    """
+
+    sent: tuple[Tensor, ...]
+    sent_numel: list[int]
+    received: tuple[Tensor, ...]
+    received_numel: list[int]
+    owned: tuple[Tensor, ...]
+    owned_numel: list[int]
+    compact: Tensor
+
+
+def make_plan(layout: Layout, index: Index, owners: Tensor, rank: int) -> OwnerPlan:
+    """The lists that follow from ``owners`` (int16, one for each block of the union)."""
+    exchanges = torch.empty(len(index.bitmaps), 6, dtype=torch.int64)
+    shared = (index.bitmaps, layout.segments, index.positions, owners, rank, exchanges)
+    ops.plan_exchanges(*shared)
+    columns = exchanges.t().tolist()
+    sent = torch.empty(sum(columns[_SENT]), dtype=torch.int64)
+    received = torch.empty(sum(columns[_RECEIVED]), dtype=torch.int64)
+    owned = torch.empty_like(index.positions)
+    compact = torch.empty_like(layout.segments)
+    ops.plan_lists(*shared, sent, received, owned, compact)
+    return OwnerPlan(
+        sent.split(columns[_SENT]),
+        columns[_SENT + 1],
+        received.split(columns[_RECEIVED]),
+        columns[_RECEIVED + 1],
+        owned.split(columns[_OWNED]),
+        columns[_OWNED + 1],
+        compact,
+    )
+
+
+def choose_owners(layout: Layout, index: Index, seed: int) -> Tensor:
+    """int16, the owner of each block of the union."""
+    owners = torch.empty(index.positions.numel(), dtype=torch.int16)
+    ops.plan_owners(index.bitmaps, layout.segments, index.positions, seed, owners)
+    return owners
+
+
+def reduce_owner(buffer: Tensor, layout: Layout, plan: OwnerPlan, transport: Transport) -> None:
+    """Replaces the union's blocks in ``buffer`` by their means over the ranks."""
+    rank = transport.rank
+    away = [0 if peer == rank else numel for peer, numel in enumerate(plan.sent_numel)]
+    home = [0 if peer == rank else numel for peer, numel in enumerate(plan.received_numel)]
+    outgoing = buffer.new_empty(sum(away))
+    own_rows = buffer.new_empty(plan.sent_numel[rank])
+    for peer, part in enumerate(outgoing.split(away)):
+        rows = own_rows if peer == rank else part
+        ops.blocks_gather(buffer, layout.segments, plan.sent[peer], rows, parallel=False)
+
+    incoming = buffer.new_empty(sum(home))
+    transport.all_to_all(incoming, outgoing, home, away)
+
+    heaviest = max(plan.owned_numel)
+    means = buffer.new_empty(heaviest)
+    total = Sum(plan.compact, buffer.dtype, transport.world_size)
+    for peer, part in enumerate(incoming.split(home)):
+        total.add(own_rows if peer == rank else part, plan.received[peer])
+    total.mean(means[: plan.owned_numel[rank]])
+
+    for peer, part in enumerate(transport.all_gather(means)):
+        rows = part[: plan.owned_numel[peer]]
+        ops.blocks_scatter(rows, layout.segments, plan.owned[peer], buffer, parallel=False)

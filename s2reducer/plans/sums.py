@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""Sums of rows in rank order, divided and rounded once: the arithmetic of ``owner`` and ``gather``.
+
+Sums are in float64 for float32 and float64, in float32 for the half types.  Where such a sum could
+overflow although the mean does not, values are divided before they are added, by a power of two
+where that is exact:
+
+float64
+    divided by the number of ranks before they are added, as there is no wider type.
+bfloat16
+    has the range of float32, so its values are scaled by 1/256 (exact, subnormals included: they
+    stay above float32's smallest), and the sum is divided by what is left.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from s2reducer import ops
+
+_SCALE = 256.0  # the most ranks that there can be
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How values of a dtype become a mean.
+
+    Attributes:
+        sum_dtype: of the accumulator.
+        before: what values are divided by before they are added.
+        after: what the sum is divided by, when it is rounded.
+    """
+
+    sum_dtype: torch.dtype
+    before: float
+    after: float
+
+
+def arithmetic(dtype: torch.dtype, world_size: int) -> Arithmetic:
+    """Raises KeyError for a dtype that travels densely."""
+    return {
+        torch.float32: Arithmetic(torch.float64, 1.0, world_size),
+        torch.float64: Arithmetic(torch.float64, world_size, 1.0),
+        torch.float16: Arithmetic(torch.float32, 1.0, world_size),
+        torch.bfloat16: Arithmetic(torch.float32, _SCALE, world_size / _SCALE),
+    }[dtype]
+
+
+class Sum:
+    """The blocks of a layout, to which ranks' rows are added.
+
+    Args:
+        compact: segments of the blocks, without gaps.
+        dtype: of the rows and the result.
+        world_size: how many ranks the mean is over.
+    """
+
+    def __init__(self, compact: Tensor, dtype: torch.dtype, world_size: int) -> None:
+        self._compact = compact
+        self._arithmetic = arithmetic(dtype, world_size)
+        self._total = torch.zeros(int(compact[:, 1].sum()), dtype=self._arithmetic.sum_dtype)
+
+    def add(self, rows: Tensor, where: Tensor) -> None:
+        """Adds a rank's rows to the blocks at the positions ``where`` of the compact layout."""
+        before = self._arithmetic.before
+        if before != 1.0:
+            scaled = torch.empty(rows.numel(), dtype=self._total.dtype)
+            ops.values_convert(rows, scaled, before, parallel=False)
+            rows = scaled
+        ops.blocks_add(rows, self._compact, where, self._total, parallel=False)
+
+    def mean(self, out: Tensor) -> None:
+        """Writes the blocks' means, one behind the other."""
+        ops.values_convert(self._total, out, self._arithmetic.after, parallel=False)
