@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from s2reducer import _C
 
-PLANS = ("auto", "dense", "union")
+PLANS = ("auto", "dense", "gather", "owner", "union")
 
 # Ranks compare their settings before anything else, so the record has a size that no setting and
 # no version of this package changes: it is the first collective, and must match by itself.
@@ -27,6 +27,8 @@ class Config:
         plan: how a bucket crosses the network, one of ``PLANS``.
         block: elements of a block, for every parameter; None for the rule in ``segments.py``.
         seed: of every hash, 0 to 2**64 - 1.
+        deterministic: results have the same bits whatever the buckets and the run: only ``owner``
+            and ``gather`` are used, which sum in one order.
 
     Raises:
         TypeError, ValueError: a setting is not of its kind, or not one of the accepted values.
@@ -35,6 +37,7 @@ class Config:
     plan: str = "auto"
     block: int | None = None
     seed: int = 0
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         if self.plan not in PLANS:
@@ -49,6 +52,13 @@ class Config:
             raise TypeError(f"seed must be a whole number, but is {self.seed!r}")
         if not 0 <= self.seed < 1 << 64:
             raise ValueError(f"seed must lie between 0 and 2**64 - 1, but is {self.seed}")
+        if not isinstance(self.deterministic, bool):
+            raise TypeError(f"deterministic must be True or False, but is {self.deterministic!r}")
+        if self.deterministic and self.plan in ("dense", "union"):
+            raise ValueError(
+                f'deterministic=True goes with the plans "auto", "gather" and "owner", but plan is '
+                f"{self.plan!r}"
+            )
 
     def record(self) -> bytes:
         """The package's version and the settings, in ``RECORD_NBYTES`` bytes."""

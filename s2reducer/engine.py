@@ -106,7 +106,7 @@ class Engine:
         elif choice.plan == "gather":
             reduce = lambda: reduce_gather(buffer, layout, index, self.values)  # noqa: E731
         elif choice.plan == "union":
-            reduce = lambda: reduce_union(buffer, layout, index.positions, self.values)  # noqa: E731
+            reduce = lambda: reduce_union(buffer, layout, index, self.values)  # noqa: E731
         else:
             return lambda: _dense_mean(buffer, self.values)
 

@@ -17,15 +17,24 @@ from torch import Tensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from s2reducer import ops
 from s2reducer.bucket_order import BucketOrder
 from s2reducer.config import Config, first_difference
+from s2reducer.engine import Engine
 from s2reducer.errors import S2Error
 from s2reducer.plans import Job, Pending, keep
 from s2reducer.plans.dense import reduce_dense, reduce_sparse_tensor
-from s2reducer.plans.union import WIRE_DTYPES, reduce_union
+from s2reducer.plans.union import WIRE_DTYPES
 from s2reducer.report import PlanTotals, Report, dtype_name
 from s2reducer.segments import Layout, LayoutCache
 from s2reducer.transport import SPARSE_DEVICES, Transport
+
+
+# Below this size a bucket goes dense under "auto", without an index.  The index takes the latency of
+# one more small collective, some 100 microseconds on Ethernet.  No plan can save more than the whole
+# dense message, and of 16 KiB that is 131 microseconds at 1 Gbit/s, the slowest link worth a thought,
+# and a tenth of it at 10 Gbit/s.
+FLOOR_NBYTES = 16 * 1024
 
 
 class S2State:
@@ -67,6 +76,7 @@ class S2State:
         plan: str = "auto",
         block: int | None = None,
         seed: int = 0,
+        deterministic: bool = False,
     ) -> None:
         if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
             raise TypeError(
@@ -74,7 +84,7 @@ class S2State:
                 f"group, but is {process_group!r}"
             )
         self.process_group = process_group
-        self.config = Config(plan=plan, block=block, seed=seed)
+        self.config = Config(plan, block, seed, deterministic)
         self.step = 0
         self._begin()
 
@@ -84,6 +94,7 @@ class S2State:
         self._refusal: str | None = None
         self._refused_from = 0  # the first step that is refused
         self._transport: Transport | None = None
+        self._engine: Engine | None = None
         self._layouts = LayoutCache(self.config.block)
         self._order = BucketOrder()
         self._lock = threading.Lock()  # callbacks add to the totals, on the backend's threads
@@ -96,7 +107,7 @@ class S2State:
             return Report(
                 steps=self.step,
                 world_size=self._transport.world_size if self._transport else 0,
-                bytes_sent=self._transport.bytes_sent if self._transport else 0,
+                bytes_sent=sum(each.bytes_sent for each in (self._transport, self._engine) if each),
                 bytes_dense=self._bytes_dense,
                 parameters=copy.deepcopy(self._layouts.records()),
                 plans=copy.deepcopy(self._plans),
@@ -135,8 +146,12 @@ class S2State:
             sent_before = transport.bytes_sent
             if self._transport is None:
                 self._compare_settings(job)
-            pending = self._choose_plan(job)(job)
-            self._record(job, transport.bytes_sent - sent_before)
+            plan = self._choose_plan(job)
+            if plan is None:
+                return self._reduce_in_lanes(job, started)
+            pending = plan(job)
+            job.nbytes += transport.bytes_sent - sent_before
+            self._record(job)
         except Exception as error:
             raise self._fail(error, job) from error
         return self._finish_later(job, pending, started)
@@ -182,8 +197,11 @@ class S2State:
                 raise ValueError(difference)
         self._transport = transport
 
-    def _choose_plan(self, job: Job) -> Callable[[Job], Pending]:
-        """By what all ranks share: the settings, and the kind of the bucket."""
+    def _choose_plan(self, job: Job) -> Callable[[Job], Pending] | None:
+        """By what all ranks share: the settings, and the kind of the bucket.
+
+        None for a bucket that may travel sparsely: its ranks have to compare their blocks first.
+        """
         buffer = job.buffer
         if job.transport.world_size == 1:
             job.reason = "one rank"
@@ -198,11 +216,38 @@ class S2State:
             job.reason = f"on {buffer.device.type}, where only dense is supported"
         elif buffer.dtype not in WIRE_DTYPES:
             job.reason = f"{dtype_name(buffer.dtype)}, for which only dense is supported"
-        elif self.config.plan != "dense":
-            return reduce_union
-        else:
+        elif self.config.plan == "dense":
             job.reason = "as set"
+        elif self._below_floor(buffer):
+            job.reason = f"bucket below {FLOOR_NBYTES // 1024} KiB"
+        else:
+            return None
         return reduce_dense
+
+    def _below_floor(self, buffer: Tensor) -> bool:
+        auto = self.config.plan == "auto" and not self.config.deterministic
+        return auto and buffer.nbytes < FLOOR_NBYTES
+
+    def _reduce_in_lanes(self, job: Job, started: float) -> Future[Tensor]:
+        """Scans the bucket here, while it is still in the caches, and leaves the rest to others."""
+
+        def done(job: Job, error: Exception | None) -> Exception | None:
+            if error is not None:
+                return self._fail(error, job)
+            self._record(job)
+            with self._lock:
+                self._plans[job.plan].seconds += time.perf_counter() - started
+            return None
+
+        if self._engine is None:
+            job.round = "making process groups"
+            self._engine = Engine(job.transport.group, job.buffer.device, self)
+        job.round = "scan"
+        job.bitmap = torch.empty(job.layout.bitmap_nbytes, dtype=torch.uint8)
+        negative_zeros = torch.empty(1, dtype=torch.int64)
+        ops.bitmap_from_nonzero(job.buffer, job.layout.segments, job.bitmap, negative_zeros)
+        job.has_negative_zeros = bool(negative_zeros.item())
+        return self._engine.submit(job, done)
 
     def _finish_later(self, job: Job, pending: Pending, started: float) -> Future[Tensor]:
         def finish(future: Future[Any] | None) -> Tensor:
@@ -227,14 +272,14 @@ class S2State:
         done.set_result(result)
         return done
 
-    def _record(self, job: Job, nbytes: int) -> None:
+    def _record(self, job: Job) -> None:
         """Adds a bucket to what report() will show."""
         dense_nbytes = job.buffer.numel() * job.buffer.element_size()  # of a COO tensor: its table
         with self._lock:
             self._bytes_dense += job.transport.ring_nbytes(dense_nbytes)
             totals = self._plans.setdefault(job.plan, PlanTotals())
             totals.buckets += 1
-            totals.bytes += nbytes
+            totals.bytes += job.nbytes
             for record in job.layout.records:
                 record.plan, record.reason = job.plan, job.reason
             if job.counts is not None:

@@ -14,6 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+# torch 2.13 renamed it; the old name warns there, and is the only one before.
+_all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 # The backends that this package knows, and the kinds of device whose buckets may travel sparsely:
 # the operators need memory that the CPU can read, and or_bitmap() needs gloo.
 BACKENDS = ("gloo", "nccl")
@@ -67,6 +70,24 @@ class Transport:
         self.bytes_sent += (self.world_size - 1) * len(record)
         dist.all_gather(pieces, own, group=self.group)
         return [bytes(piece.tolist()) for piece in pieces]
+
+    def all_gather(self, piece: Tensor) -> Tensor:
+        """[P, n]: every rank's piece (contiguous, [n]), all of one size, in rank order."""
+        gathered = piece.new_empty(self.world_size, piece.numel())
+        self.bytes_sent += (self.world_size - 1) * piece.nbytes
+        _all_gather_single(gathered.view(-1), piece, group=self.group)
+        return gathered
+
+    def all_to_all(
+        self,
+        incoming: Tensor,
+        outgoing: Tensor,
+        incoming_sizes: list[int],
+        outgoing_sizes: list[int],
+    ) -> None:
+        """Sends each rank its part of ``outgoing``; sizes are elements, one for each rank."""
+        self.bytes_sent += outgoing.nbytes
+        dist.all_to_all_single(incoming, outgoing, incoming_sizes, outgoing_sizes, group=self.group)
 
     def or_bitmap(self, bitmap: Tensor) -> None:
         """``bitmap`` (uint8, a multiple of 8 bytes) becomes the OR of all ranks' bitmaps."""

@@ -8,6 +8,7 @@ order that all ranks share, and returns what is left to do when the last of them
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 from torch.futures import Future
 
@@ -20,6 +21,8 @@ from s2reducer.transport import Transport
 class Job:
     """One bucket in one step.
 
+    ``bitmap`` are its live blocks, once it has been scanned, and ``has_negative_zeros`` whether
+    there is a -0.0 among the others; ``nbytes`` is what this rank has sent for it so far.
     ``plan`` and ``reason`` say how it travels and why, ``round`` what is under way, for errors.
     ``counts`` are the live blocks of this rank and of the union, int64 [S], where a plan counted.
     """
@@ -33,6 +36,9 @@ class Job:
     reason: str = ""
     round: str = "comparison of the ranks' settings"
     counts: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    bitmap: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8), repr=False)
+    has_negative_zeros: bool = False
+    nbytes: int = 0
 
 
 @dataclass(frozen=True)

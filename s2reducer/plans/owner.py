@@ -56,11 +56,11 @@ def make_plan(layout: Layout, index: Index, owners: Tensor, rank: int) -> OwnerP
     compact = torch.empty_like(layout.segments)
     ops.plan_lists(*shared, sent, received, owned, compact)
     return OwnerPlan(
-        sent.split(columns[_SENT]),
+        torch.split_with_sizes(sent, columns[_SENT]),
         columns[_SENT + 1],
-        received.split(columns[_RECEIVED]),
+        torch.split_with_sizes(received, columns[_RECEIVED]),
         columns[_RECEIVED + 1],
-        owned.split(columns[_OWNED]),
+        torch.split_with_sizes(owned, columns[_OWNED]),
         columns[_OWNED + 1],
         compact,
     )
@@ -80,7 +80,7 @@ def reduce_owner(buffer: Tensor, layout: Layout, plan: OwnerPlan, transport: Tra
     home = [0 if peer == rank else numel for peer, numel in enumerate(plan.received_numel)]
     outgoing = buffer.new_empty(sum(away))
     own_rows = buffer.new_empty(plan.sent_numel[rank])
-    for peer, part in enumerate(outgoing.split(away)):
+    for peer, part in enumerate(torch.split_with_sizes(outgoing, away)):
         rows = own_rows if peer == rank else part
         ops.blocks_gather(buffer, layout.segments, plan.sent[peer], rows, parallel=False)
 
@@ -90,7 +90,7 @@ def reduce_owner(buffer: Tensor, layout: Layout, plan: OwnerPlan, transport: Tra
     heaviest = max(plan.owned_numel)
     means = buffer.new_empty(heaviest)
     total = Sum(plan.compact, buffer.dtype, transport.world_size)
-    for peer, part in enumerate(incoming.split(home)):
+    for peer, part in enumerate(torch.split_with_sizes(incoming, home)):
         total.add(own_rows if peer == rank else part, plan.received[peer])
     total.mean(means[: plan.owned_numel[rank]])
 

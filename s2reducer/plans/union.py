@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from s2reducer import ops
+from s2reducer.exchange import Index
 from s2reducer.segments import Layout
 from s2reducer.transport import Transport
 
@@ -25,11 +26,10 @@ WIRE_DTYPES = {
 }
 
 
-def reduce_union(buffer: Tensor, layout: Layout, positions: Tensor, transport: Transport) -> None:
+def reduce_union(buffer: Tensor, layout: Layout, index: Index, transport: Transport) -> None:
     """Replaces the union's blocks in ``buffer`` by their means over the ranks."""
-    packed = torch.empty(
-        layout.packed_numel_of(positions), dtype=WIRE_DTYPES[buffer.dtype]
-    )
+    positions, numel = index.positions, layout.packed_numel(index.union_counts)
+    packed = torch.empty(numel, dtype=WIRE_DTYPES[buffer.dtype])
     divisor = float(transport.world_size)
     ops.blocks_gather(buffer, layout.segments, positions, packed, divisor, parallel=False)
     transport.all_reduce(packed).wait()
