@@ -15,7 +15,7 @@ from torch.utils import deterministic
 
 import s2reducer
 from s2reducer import reference
-from s2reducer.plans.union import FLOOR_NBYTES
+from s2reducer.hook import FLOOR_NBYTES
 from s2reducer.segments import block_length, segments_of
 
 PLANS = ["union", "auto", "dense"]

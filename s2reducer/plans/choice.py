@@ -38,11 +38,11 @@ def costs(layout: Layout, index: Index, dtype: torch.dtype) -> dict[str, float]:
     # In the mean a rank sends what it has of blocks that others own; the one that has most owns no
     # more than the rest.
     rows = max((total - union) / nranks, most - owned)
-    return {
+    return {  # among equals the first is taken
+        "dense": ring * layout.numel * width + ROUND_NBYTES,
         "owner": (rows + (nranks - 1) * owned) * width + 2 * ROUND_NBYTES,
         "gather": (nranks - 1) * most * width + ROUND_NBYTES,
         "union": ring * union * wire + ROUND_NBYTES,
-        "dense": ring * layout.numel * width + ROUND_NBYTES,
     }
 
 
