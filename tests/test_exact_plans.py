@@ -26,9 +26,9 @@ def seed() -> None:
     print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
 
 
-def gradients(rank: int, step: int, dtype: torch.dtype, density: float) -> list[Tensor]:
+def gradients(seed: int, rank: int, step: int, dtype: torch.dtype, density: float) -> list[Tensor]:
     """Any values at all, some rows of them, in parameters of several shapes."""
-    random_numbers = torch.Generator().manual_seed(SEED + 1000 * step + rank)
+    random_numbers = torch.Generator().manual_seed(seed + 1000 * step + rank)
     result = []
     for shape in [(3000, 16), (130, 50), (77,), (2000, 64), (5, 5)]:
         values = torch.randn(shape, generator=random_numbers, dtype=torch.float64)
@@ -39,10 +39,12 @@ def gradients(rank: int, step: int, dtype: torch.dtype, density: float) -> list[
     return result
 
 
-def expected_mean(step: int, dtype: torch.dtype, density: float, world_size: int) -> list[Tensor]:
+def expected_mean(
+    seed: int, step: int, dtype: torch.dtype, density: float, world_size: int
+) -> list[Tensor]:
     """In rank order, in the wider type, rounded once."""
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else torch.float64
-    ranks = [gradients(rank, step, dtype, density) for rank in range(world_size)]
+    ranks = [gradients(seed, rank, step, dtype, density) for rank in range(world_size)]
     result = []
     for values in zip(*ranks, strict=True):
         total = torch.zeros_like(values[0], dtype=wide)
@@ -52,17 +54,19 @@ def expected_mean(step: int, dtype: torch.dtype, density: float, world_size: int
     return result
 
 
-def train(dtype: torch.dtype, density: float, steps: int, settings: dict[str, Any]) -> None:
+def train(
+    seed: int, dtype: torch.dtype, density: float, steps: int, settings: dict[str, Any]
+) -> None:
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    like = [torch.zeros_like(value) for value in gradients(0, 0, dtype, 0.0)]
+    like = [torch.zeros_like(value) for value in gradients(seed, 0, 0, dtype, 0.0)]
     ddp = DistributedDataParallel(Given(*like), bucket_cap_mb=0.15)
     state = s2reducer.register(ddp, **settings)
     for step in range(steps):
         ddp.zero_grad()
-        ddp(dict(enumerate(gradients(rank, step, dtype, density)))).backward()
+        ddp(dict(enumerate(gradients(seed, rank, step, dtype, density)))).backward()
         results = [parameter.grad for parameter in ddp.parameters()]
         assert_same_on_all_ranks(results)
-        expected = expected_mean(step, dtype, density, world_size)
+        expected = expected_mean(seed, step, dtype, density, world_size)
         for result, value in zip(results, expected, strict=True):
             assert torch.equal(result, value), (step, tuple(value.shape))
     plans = {record["plan"] for record in state.report().as_dict()["parameters"]}
@@ -75,12 +79,12 @@ def train(dtype: torch.dtype, density: float, steps: int, settings: dict[str, An
 def test_sums_are_in_rank_order_and_rounded_once(
     ranks: Ranks, dtype: torch.dtype, plan: str, world_size: int
 ) -> None:
-    ranks.run(world_size, train, dtype, 0.05, 3, {"plan": plan})
+    ranks.run(world_size, train, SEED, dtype, 0.05, 3, {"plan": plan})
 
 
 @pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
 def test_deterministic_keeps_to_these_plans_at_every_density(ranks: Ranks, density: float) -> None:
-    ranks.run(3, train, torch.float32, density, 3, {"deterministic": True})
+    ranks.run(3, train, SEED, torch.float32, density, 3, {"deterministic": True})
 
 
 def with_lists(*arguments: Any) -> None:
@@ -94,7 +98,7 @@ def with_lists(*arguments: Any) -> None:
 
 @pytest.mark.parametrize("density", [0.0, 0.02, 1.0])
 def test_lists_give_the_same_as_bitmaps(ranks: Ranks, density: float) -> None:
-    ranks.run(3, with_lists, torch.float32, density, 4, {"plan": "owner"})
+    ranks.run(3, with_lists, SEED, torch.float32, density, 4, {"plan": "owner"})
 
 
 def one_value(dtype: torch.dtype, value: float, plan: str) -> float:
@@ -134,14 +138,14 @@ def test_the_mean_of_equal_values_is_that_value(
 # ------------------------------------------------------------------------------------------------
 
 
-def sent_bytes(plan: str, density: float, rows: int, width: int) -> tuple[int, int, int]:
+def sent_bytes(seed: int, plan: str, density: float, rows: int, width: int) -> tuple[int, int, int]:
     """Bytes of the second step, and this rank's and the union's live rows."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     ddp = DistributedDataParallel(Given(torch.zeros(rows, width)))
     state = s2reducer.register(ddp, plan=plan)
     union = torch.zeros(rows, dtype=torch.bool)
     for other in range(world_size):
-        random_numbers = torch.Generator().manual_seed(SEED + other)
+        random_numbers = torch.Generator().manual_seed(seed + other)
         live = torch.rand(rows, generator=random_numbers) < density
         union |= live
         if other == rank:
@@ -160,7 +164,7 @@ def test_bytes_follow_the_formulas(ranks: Ranks, world_size: int, density: float
     rows, width, peers = 4000, 64, world_size - 1
     index = peers * (rows / 8 + 8 + exchange.HEADER_NBYTES)
     for plan in ("owner", "gather"):
-        answers = ranks.run(world_size, sent_bytes, plan, density, rows, width)
+        answers = ranks.run(world_size, sent_bytes, SEED, plan, density, rows, width)
         union, total = answers[0][2], sum(own for _, own, _ in answers)
         most = max(own for _, own, _ in answers)
         row = 4 * width
