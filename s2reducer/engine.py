@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """From a bucket to its mean through two lanes: indices in one, values in the other."""
 
+import traceback
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -17,98 +19,109 @@ from s2reducer.plans.gather import reduce_gather
 from s2reducer.plans.owner import choose_owners, make_plan, reduce_owner
 from s2reducer.plans.union import reduce_union
 from s2reducer.transport import Transport
-from s2reducer.worker import Lane, Outcome, attempt, unwrapped
+from s2reducer.worker import Lane, Outcome, Result, attempt, unwrapped
 
-# Waiting for a lane that has nothing to do before the values: what a stage returns is the next one.
+# What the first stage of a bucket leaves to be done in the second.
 _Stage = Callable[[], Tensor]
 
 
 class Engine:
-    """The lanes of one state, and their private process groups.
+    """Two lanes and their private process groups, for all states on one process group.
 
-    Args:
-        group: the one that DDP reduces over; all its ranks make an engine at the same time.
-        device: of the buckets.
-        owner: the lanes end with this object.
-        done: called with every job that ends, on the thread of a lane, with the error or None; it
-            gives the error to raise.
+    They are shared, since all hooks of a process group are called in one order on all its ranks, and
+    because torch cannot make a group of the same ranks again once one has been destroyed: it would
+    find the old one's addresses under the same name.
     """
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device, owner: object) -> None:
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         ranks = dist.get_process_group_ranks(group)
         timeout = _timeout_of(group, device)
-        self.index = Transport(_private_group(ranks, timeout), device)
-        self.values = Transport(_private_group(ranks, timeout), device)
-        self._exchange = IndexExchange(self.index)
-        self._index_lane = Lane("s2reducer-index", owner)
-        self._values_lane = Lane("s2reducer-values", owner)
+        self._index = Transport(_private_group(ranks, timeout), device)
+        self._values = Transport(_private_group(ranks, timeout), device)
+        self._index_lane = Lane("s2reducer-index", self)
+        self._values_lane = Lane("s2reducer-values", self)
         self._failure: Exception | None = None
 
-    @property
-    def bytes_sent(self) -> int:
-        return self.index.bytes_sent + self.values.bytes_sent
-
     def submit(
-        self, job: Job, done: Callable[[Job, Exception | None], Exception | None]
+        self,
+        job: Job,
+        exchange: IndexExchange,
+        done: Callable[[Job, Exception | None], Exception | None],
     ) -> Future[Tensor]:
-        """Begins the reduction of a bucket that has been scanned; its future is not done yet."""
+        """Begins the reduction of a bucket that has been scanned; its future is not done yet.
+
+        ``done`` is called on a lane's thread with the job, when it has ended, and the error or
+        None; it gives the error to raise.
+        """
         future: Future[Outcome[Tensor]] = Future()
 
         def end(outcome: Outcome[Tensor]) -> None:
             error = done(job, outcome.error)
             future.set_result(outcome if error is None else Outcome(error=error))
+            if outcome.error is not None:
+                self._give_up(outcome.error)
 
         def first() -> None:
-            stage = attempt(lambda: self._first_stage(job))
+            stage = self._attempt(lambda: self._first_stage(job, exchange))
             if stage.error is not None:
-                end(Outcome(error=self._fail(stage.error)))
+                end(Outcome(error=stage.error))
             else:
                 self._values_lane.put(lambda: second(stage.unwrap()))
 
         def second(stage: _Stage) -> None:
-            outcome = attempt(lambda: self._second_stage(job, stage))
-            if outcome.error is not None:
-                outcome = Outcome(error=self._fail(outcome.error))
-            end(outcome)
+            end(self._attempt(lambda: self._second_stage(job, stage)))
 
         self._index_lane.put(first)
         return unwrapped(future)
 
-    def _fail(self, error: Exception) -> Exception:
-        """After an error no further collective is issued: ranks may have gone different ways."""
-        self._failure = self._failure or error
-        return error
+    def close(self) -> None:
+        """Ends the private groups, so that peers that wait for this rank fail at once."""
+        self._index.close()
+        self._values.close()
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+    def _attempt(self, action: Callable[[], Result]) -> Outcome[Result]:
+        """Nothing is tried after a failure: ranks may have gone different ways."""
+        outcome = attempt(action) if self._failure is None else Outcome[Result]()
+        # An error may come of the groups that the other lane has closed, after its own.
+        if self._failed():
+            return Outcome(error=self._failure)
+        return outcome
 
-    def _first_stage(self, job: Job) -> _Stage:
+    def _failed(self) -> bool:
+        """Asked anew each time: the other lane may fail at any moment."""
+        return self._failure is not None
+
+    def _give_up(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+            traceback.clear_frames(error.__traceback__)  # they refer to the group that is to go
+            self.close()
+
+    def _first_stage(self, job: Job, exchange: IndexExchange) -> _Stage:
         """The rounds of the index, the choice of the plan, and the plan."""
-        self._check()
         layout, buffer, config = job.layout, job.buffer, job.config
-        sent_before = self.index.bytes_sent
+        sent_before = self._index.bytes_sent
         job.round = "index"
-        index = self._exchange.gather(layout, buffer.dtype, job.step, job.bitmap)
-        rank = self.index.rank
+        index = exchange.gather(self._index, layout, buffer.dtype, job.step, job.bitmap)
+        rank = self._index.rank
         job.counts = (index.counts[rank], index.union_counts)
         choice = choose(layout, index, buffer.dtype, config.plan, config.deterministic)
         job.plan, job.reason = choice.plan, choice.reason
         job.round = "planning"
-        job.nbytes += self.index.bytes_sent - sent_before
+        job.lanes_nbytes += self._index.bytes_sent - sent_before
 
         if index.positions.numel() == 0:
             reduce: Callable[[], None] = _nothing
         elif choice.plan == "owner":
             owners = choose_owners(layout, index, config.seed)
             plan = make_plan(layout, index, owners, rank)
-            reduce = lambda: reduce_owner(buffer, layout, plan, self.values)  # noqa: E731
+            reduce = lambda: reduce_owner(buffer, layout, plan, self._values)  # noqa: E731
         elif choice.plan == "gather":
-            reduce = lambda: reduce_gather(buffer, layout, index, self.values)  # noqa: E731
+            reduce = lambda: reduce_gather(buffer, layout, index, self._values)  # noqa: E731
         elif choice.plan == "union":
-            reduce = lambda: reduce_union(buffer, layout, index, self.values)  # noqa: E731
+            reduce = lambda: reduce_union(buffer, layout, index, self._values)  # noqa: E731
         else:
-            return lambda: _dense_mean(buffer, self.values)
+            return lambda: _dense_mean(buffer, self._values)
 
         def stage() -> Tensor:
             reduce()
@@ -119,12 +132,24 @@ class Engine:
         return stage
 
     def _second_stage(self, job: Job, stage: _Stage) -> Tensor:
-        self._check()
-        sent_before = self.values.bytes_sent
+        sent_before = self._values.bytes_sent
         job.round = "values"
         result = stage()
-        job.nbytes += self.values.bytes_sent - sent_before
+        job.lanes_nbytes += self._values.bytes_sent - sent_before
         return result
+
+
+# The engines of the process groups that are in use.  A process group belongs to a process as this
+# module does, and goes with the last that refers to it.
+_engines: "weakref.WeakKeyDictionary[dist.ProcessGroup, Engine]" = weakref.WeakKeyDictionary()
+
+
+def engine_of(group: dist.ProcessGroup, device: torch.device) -> Engine:
+    """The engine for ``group``; the first call makes it, on all its ranks at the same time."""
+    engine = _engines.get(group)
+    if engine is None:
+        engine = _engines[group] = Engine(group, device)
+    return engine
 
 
 def _nothing() -> None:

@@ -63,13 +63,19 @@ def identity(layout: Layout, dtype: torch.dtype) -> int:
 
 
 class IndexExchange:
-    """Gathers the indices of buckets; one for each process group and state."""
+    """Gathers the indices of one state's buckets, and remembers what all ranks know of them."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+    def __init__(self) -> None:
         self._most_live: dict[int, int] = {}  # by identity: the most that a rank had, last time
 
-    def gather(self, layout: Layout, dtype: torch.dtype, step: int, bitmap: Tensor) -> Index:
+    def gather(
+        self,
+        transport: Transport,
+        layout: Layout,
+        dtype: torch.dtype,
+        step: int,
+        bitmap: Tensor,
+    ) -> Index:
         """The index of all ranks; ``bitmap`` is this rank's.
 
         Raises:
@@ -80,48 +86,49 @@ class IndexExchange:
         ops.bitmap_count(bitmap, layout.segments, counts)
         live = int(counts.sum())
         most_live = self._most_live.get(key)
-        form = self._form(layout, most_live)
+        form = _form(layout, most_live, transport.world_size)
         header = torch.tensor([_MAGIC, key, step, form, live, 0, 0, 0], dtype=torch.int64)
 
         if form == _BITMAP and most_live is not None:
             message = torch.cat([header.view(torch.uint8), bitmap])
-            gathered = self._transport.all_gather(message)
+            gathered = transport.all_gather(message)
             lives = _compare(gathered[:, :HEADER_NBYTES])
             bitmaps = gathered[:, HEADER_NBYTES:].contiguous()
         else:
-            gathered = self._transport.all_gather(header.view(torch.uint8))
+            gathered = transport.all_gather(header.view(torch.uint8))
             lives = _compare(gathered)
             bitmaps = (
-                self._transport.all_gather(bitmap)
+                transport.all_gather(bitmap)
                 if form == _BITMAP
-                else self._gather_lists(layout, bitmap, lives)
+                else _gather_lists(transport, layout, bitmap, lives)
             )
         self._most_live[key] = max(lives)
         return _index(layout, bitmaps)
 
-    def _form(self, layout: Layout, most_live: int | None) -> int:
-        if most_live is None:
-            return _BITMAP
-        lists = ops.list_nbytes(8 * layout.bitmap_nbytes, most_live)
-        saved = (self._transport.world_size - 1) * (layout.bitmap_nbytes - lists)
-        return _LIST if saved > _LIST_MUST_SAVE_NBYTES else _BITMAP
 
-    def _gather_lists(self, layout: Layout, bitmap: Tensor, lives: list[int]) -> Tensor:
-        nbits = 8 * layout.bitmap_nbytes
-        sizes = [ops.list_nbytes(nbits, live) for live in lives]
-        padded = torch.zeros(max(sizes), dtype=torch.uint8)
-        rank = self._transport.rank
-        positions = torch.empty(lives[rank], dtype=torch.int64)
-        ops.bitmap_positions(bitmap, positions)
-        ops.list_encode(positions, nbits, padded[: sizes[rank]])
+def _form(layout: Layout, most_live: int | None, world_size: int) -> int:
+    if most_live is None:
+        return _BITMAP
+    lists = ops.list_nbytes(8 * layout.bitmap_nbytes, most_live)
+    saved = (world_size - 1) * (layout.bitmap_nbytes - lists)
+    return _LIST if saved > _LIST_MUST_SAVE_NBYTES else _BITMAP
 
-        gathered = self._transport.all_gather(padded)
-        bitmaps = torch.empty(len(lives), layout.bitmap_nbytes, dtype=torch.uint8)
-        for other, (live, size) in enumerate(zip(lives, sizes, strict=True)):
-            positions = torch.empty(live, dtype=torch.int64)
-            ops.list_decode(gathered[other, :size], nbits, positions)
-            ops.bitmap_from_positions(positions, bitmaps[other])
-        return bitmaps
+
+def _gather_lists(transport: Transport, layout: Layout, bitmap: Tensor, lives: list[int]) -> Tensor:
+    nbits = 8 * layout.bitmap_nbytes
+    sizes = [ops.list_nbytes(nbits, live) for live in lives]
+    own = torch.empty(lives[transport.rank], dtype=torch.int64)
+    ops.bitmap_positions(bitmap, own)
+    padded = torch.zeros(max(sizes), dtype=torch.uint8)
+    ops.list_encode(own, nbits, padded[: sizes[transport.rank]])
+
+    gathered = transport.all_gather(padded)
+    bitmaps = torch.empty(len(lives), layout.bitmap_nbytes, dtype=torch.uint8)
+    for rank, (live, size) in enumerate(zip(lives, sizes, strict=True)):
+        positions = torch.empty(live, dtype=torch.int64)
+        ops.list_decode(gathered[rank, :size], nbits, positions)
+        ops.bitmap_from_positions(positions, bitmaps[rank])
+    return bitmaps
 
 
 def _compare(headers: Tensor) -> list[int]:

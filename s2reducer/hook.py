@@ -20,8 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 from s2reducer import ops
 from s2reducer.bucket_order import BucketOrder
 from s2reducer.config import Config, first_difference
-from s2reducer.engine import Engine
+from s2reducer.engine import Engine, engine_of
 from s2reducer.errors import S2Error
+from s2reducer.exchange import IndexExchange
 from s2reducer.plans import Job, Pending, keep
 from s2reducer.plans.dense import reduce_dense, reduce_sparse_tensor
 from s2reducer.plans.union import WIRE_DTYPES
@@ -95,6 +96,8 @@ class S2State:
         self._refused_from = 0  # the first step that is refused
         self._transport: Transport | None = None
         self._engine: Engine | None = None
+        self._exchange = IndexExchange()
+        self._lanes_nbytes = 0  # sent in the lanes
         self._layouts = LayoutCache(self.config.block)
         self._order = BucketOrder()
         self._lock = threading.Lock()  # callbacks add to the totals, on the backend's threads
@@ -107,7 +110,8 @@ class S2State:
             return Report(
                 steps=self.step,
                 world_size=self._transport.world_size if self._transport else 0,
-                bytes_sent=sum(each.bytes_sent for each in (self._transport, self._engine) if each),
+                bytes_sent=(self._transport.bytes_sent if self._transport else 0)
+                + self._lanes_nbytes,
                 bytes_dense=self._bytes_dense,
                 parameters=copy.deepcopy(self._layouts.records()),
                 plans=copy.deepcopy(self._plans),
@@ -146,11 +150,12 @@ class S2State:
             sent_before = transport.bytes_sent
             if self._transport is None:
                 self._compare_settings(job)
+            job.nbytes = transport.bytes_sent - sent_before
             plan = self._choose_plan(job)
             if plan is None:
                 return self._reduce_in_lanes(job, started)
             pending = plan(job)
-            job.nbytes += transport.bytes_sent - sent_before
+            job.nbytes = transport.bytes_sent - sent_before
             self._record(job)
         except Exception as error:
             raise self._fail(error, job) from error
@@ -233,21 +238,23 @@ class S2State:
 
         def done(job: Job, error: Exception | None) -> Exception | None:
             if error is not None:
-                return self._fail(error, job)
+                # As in _finish_later(), what travels outside the lanes goes on to the step's end.
+                return self._fail(error, job, refused_from=job.step + 1)
             self._record(job)
             with self._lock:
+                self._lanes_nbytes += job.lanes_nbytes
                 self._plans[job.plan].seconds += time.perf_counter() - started
             return None
 
         if self._engine is None:
             job.round = "making process groups"
-            self._engine = Engine(job.transport.group, job.buffer.device, self)
-        job.round = "scan"
+            self._engine = engine_of(job.transport.group, job.buffer.device)
+        job.plan, job.round = self.config.plan, "scan"
         job.bitmap = torch.empty(job.layout.bitmap_nbytes, dtype=torch.uint8)
         negative_zeros = torch.empty(1, dtype=torch.int64)
         ops.bitmap_from_nonzero(job.buffer, job.layout.segments, job.bitmap, negative_zeros)
         job.has_negative_zeros = bool(negative_zeros.item())
-        return self._engine.submit(job, done)
+        return self._engine.submit(job, self._exchange, done)
 
     def _finish_later(self, job: Job, pending: Pending, started: float) -> Future[Tensor]:
         def finish(future: Future[Any] | None) -> Tensor:
@@ -279,7 +286,7 @@ class S2State:
             self._bytes_dense += job.transport.ring_nbytes(dense_nbytes)
             totals = self._plans.setdefault(job.plan, PlanTotals())
             totals.buckets += 1
-            totals.bytes += job.nbytes
+            totals.bytes += job.nbytes + job.lanes_nbytes
             for record in job.layout.records:
                 record.plan, record.reason = job.plan, job.reason
             if job.counts is not None:

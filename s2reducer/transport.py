@@ -10,12 +10,16 @@ Bytes are those that one rank sends in a ring of P ranks: 2 (P-1)/P of an AllRed
 times the piece of an all-gather.
 """
 
+from contextlib import suppress
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 # torch 2.13 renamed it; the old name warns there, and is the only one before.
-_all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_ALL_GATHER = (
+    "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+)
 
 # The backends that this package knows, and the kinds of device whose buckets may travel sparsely:
 # the operators need memory that the CPU can read, and or_bitmap() needs gloo.
@@ -54,10 +58,28 @@ class Transport:
                 f"s2reducer works with the backends {' and '.join(BACKENDS)}, but this process "
                 f"group uses {backend!r} for tensors on {device.type}"
             )
-        self.group = group
+        self._group: dist.ProcessGroup | None = group
         self.rank = dist.get_rank(group)
         self.world_size = dist.get_world_size(group)
         self.bytes_sent = 0
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """Raises RuntimeError once it has been closed."""
+        if self._group is None:
+            raise RuntimeError("the process group has been closed after an error")
+        return self._group
+
+    def close(self) -> None:
+        """Destroys the group, which must be private: peers that wait in it fail at once.
+
+        gloo closes its connections when the last reference goes, which ``abort`` and ``shutdown``
+        do not bring about.
+        """
+        group, self._group = self._group, None
+        if group is not None and dist.is_initialized():
+            with suppress(ValueError):  # destroyed already, with all others
+                dist.destroy_process_group(group)
 
     def ring_nbytes(self, nbytes: int) -> int:
         """What a rank sends of an AllReduce of so many bytes."""
@@ -75,7 +97,7 @@ class Transport:
         """[P, n]: every rank's piece (contiguous, [n]), all of one size, in rank order."""
         gathered = piece.new_empty(self.world_size, piece.numel())
         self.bytes_sent += (self.world_size - 1) * piece.nbytes
-        _all_gather_single(gathered.view(-1), piece, group=self.group)
+        getattr(dist, _ALL_GATHER)(gathered.view(-1), piece, group=self.group)
         return gathered
 
     def all_to_all(

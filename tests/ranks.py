@@ -28,6 +28,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from s2reducer.transport import _ALL_GATHER
+
 START_SECONDS = 120.0  # to import torch on a machine that is busy
 CASE_SECONDS = 30.0
 
@@ -220,18 +222,22 @@ def assert_same_on_all_ranks(tensors: Sequence[torch.Tensor]) -> None:
 
 @contextmanager
 def recorded_collectives() -> Iterator[list[tuple[str, str, int]]]:
-    """Every collective that Python issues in the meantime: its name, dtype and length."""
+    """Every collective that Python issues in the meantime: its name, dtype and length.
+
+    Lanes issue theirs side by side, so the order is that of each process group alone.
+    """
     calls: list[tuple[str, str, int]] = []
 
     def recorder(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def record(*arguments: Any, **options: Any) -> Any:
-            tensor = arguments[-1] if name == "all_gather" else arguments[0]
+            tensor = arguments[1] if "gather" in name else arguments[0]
             calls.append((name, str(tensor.dtype), tensor.numel()))
             return function(*arguments, **options)
 
         return record
 
-    originals = {name: getattr(dist, name) for name in ("all_reduce", "all_gather")}
+    names = ("all_reduce", "all_gather", "all_to_all_single", _ALL_GATHER)
+    originals = {name: getattr(dist, name) for name in names}
     try:
         for name, function in originals.items():
             setattr(dist, name, recorder(name, function))

@@ -13,9 +13,15 @@ from s2reducer.config import PLANS, RECORD_NBYTES, Config, first_difference
 @pytest.mark.parametrize(
     ("settings", "error", "sentence"),
     [
-        ({"plan": "sparse"}, ValueError, "plan must be one of 'auto', 'dense', 'union', but is"),
+        (
+            {"plan": "sparse"},
+            ValueError,
+            "plan must be one of 'auto', 'dense', 'gather', 'owner', 'union', but is",
+        ),
         ({"plan": None}, ValueError, "plan must be one of .* but is None"),
         ({"plan": ["union"]}, ValueError, r"plan must be one of .* but is \['union'\]"),
+        ({"deterministic": 1}, TypeError, "deterministic must be True or False, but is 1"),
+        ({"deterministic": True, "plan": "union"}, ValueError, "deterministic=True goes with"),
         ({"block": 0}, ValueError, "block must lie between 1 and .* but is 0"),
         ({"block": -3}, ValueError, "block must lie between 1 and .* but is -3"),
         ({"block": 1 << 40}, ValueError, "block must lie between"),
@@ -47,7 +53,7 @@ def test_equal_settings_do_not_differ() -> None:
     assert first_difference([Config().record()]) is None
 
 
-CHANGED = {"plan": "union", "block": 16, "seed": 1}
+CHANGED = {"plan": "owner", "block": 16, "seed": 1, "deterministic": True}
 
 
 def test_every_setting_is_compared() -> None:

@@ -46,6 +46,12 @@ def reduce_own(inputs: list[Tensor], plan: str) -> Tensor:
     return reduce_given([inputs[dist.get_rank()]], plan=plan)[0]
 
 
+def kinds(calls: list[tuple[str, str, int]]) -> list[tuple[str, str]]:
+    """Collectives without their order, which is that of each lane, and without their length: all
+    ranks know that of an all-to-all's pieces, and it differs."""
+    return sorted((name, dtype) for name, dtype, _ in calls)
+
+
 # ------------------------------------------------------------------------------------------------
 # Zeros
 # ------------------------------------------------------------------------------------------------
@@ -102,7 +108,7 @@ def zeros_on_some_ranks(silent: str, plan: str) -> tuple[list[tuple[str, str, in
 def test_ranks_without_any_gradient(ranks: Ranks, count: int, plan: str, silent: str) -> None:
     results = ranks.run(count, zeros_on_some_ranks, silent, plan)
     assert all(exact for _, exact in results)
-    assert all(calls == results[0][0] for calls, _ in results)
+    assert all(kinds(calls) == kinds(results[0][0]) for calls, _ in results)
 
 
 def train_small_table() -> bool:
@@ -211,11 +217,12 @@ def reduce_at_densities(
 def test_ranks_of_different_density_choose_alike(ranks: Ranks, plan: str) -> None:
     densities = [[0.01, 0.9], [0.9, 0.01], [0.499, 0.501], [0.0, 1.0], [1.0, 1.0], [0.02, 0.03]]
     results = ranks.run(2, reduce_at_densities, densities, plan)
-    assert results[0]["calls"] == results[1]["calls"]
+    assert kinds(results[0]["calls"]) == kinds(results[1]["calls"])
     assert results[0]["plans"] == results[1]["plans"]
     if plan == "auto":
-        assert {name for step in results[0]["plans"] for name in step} == {"union", "dense"}
-        assert results[0]["plans"][-1] == ["union"] * 2  # and back again
+        names = {name for step in results[0]["plans"] for name in step}
+        assert "dense" in names and names & {"owner", "gather"}
+        assert "dense" not in results[0]["plans"][-1]  # and back again
 
 
 @pytest.mark.parametrize("density", [0.05, 0.25, 0.6, 1.0])
@@ -226,7 +233,7 @@ def test_auto_sends_no_more_than_dense_and_a_bitmap(
     # bfloat16 travels as float32: more than half of its blocks are more bytes than all of it.
     result = ranks.run(4, reduce_at_densities, [[density] * 4] * 4, "auto", dtype)[0]
     report = result["report"]
-    bitmaps = 4 * 2 * 3 * (2048 // 8) // 4
+    bitmaps = 4 * 3 * (2048 // 8 + 2 * 64)  # with the headers of two buckets
     settings = 3 * 512
     assert report["bytes_dense"] == 4 * 2 * 3 * 2048 * 16 * dtype.itemsize // 4
     assert report["bytes_sent"] <= report["bytes_dense"] + bitmaps + settings
@@ -246,7 +253,7 @@ def test_the_bytes_of_a_union_follow_its_formula(ranks: Ranks) -> None:
     own = [live_rows(index, 0) for index in (0, 1)]
     union = [live_rows(index, 0) | live_rows(index, 1) for index in (0, 1)]
     report = ranks.run(2, reduce_at_densities, [[0.1] * 2], "union")[0]["report"]
-    settings, bitmaps = 512, 2048 // 8
+    settings, bitmaps = 512, 2048 // 8 + 64  # with the bucket's header
     assert report["bytes_sent"] == settings + bitmaps + sum(map(len, union)) * 16 * 4
     for entry, mine, ours in zip(report["parameters"], own, union, strict=True):
         assert entry["density"] == len(mine) / 1024

@@ -305,6 +305,18 @@ def opcheck_cases() -> Iterator[tuple[str, tuple[object, ...]]]:
     yield "blocks_add", (packed, SEGMENTS, positions, values.clone())
     yield "blocks_clear_dead", (bitmap, SEGMENTS, values.clone())
     yield "values_convert", (values, torch.zeros(20).half(), 2.0)
+    yield "bitmap_from_positions", (positions, bitmap.clone())
+    packed_list = torch.zeros(ops.list_nbytes(64, 2), dtype=torch.uint8)
+    yield "list_encode", (positions, 64, packed_list.clone())
+    OPS.list_encode(positions, 64, packed_list)
+    yield "list_decode", (packed_list, 64, positions.clone())
+    owners, exchanges = torch.zeros(2, dtype=torch.int16), torch.zeros(2, 6).long()
+    plan = (torch.stack([bitmap, bitmap]), SEGMENTS, positions)
+    yield "plan_owners", (*plan, 7, owners.clone())
+    yield "plan_exchanges", (*plan, owners, 0, exchanges.clone())
+    OPS.plan_exchanges(*plan, owners, 0, exchanges)
+    lists = (positions.clone(), torch.zeros(4).long(), positions.clone(), SEGMENTS.clone())
+    yield "plan_lists", (*plan, owners, 0, exchanges, *lists)
 
 
 @pytest.mark.parametrize(

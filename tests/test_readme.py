@@ -38,7 +38,7 @@ def test_readme_blocks_run(ranks: Ranks) -> None:
     blocks = python_blocks()
     assert len(blocks) == 3
     for answer in ranks.run(2, run_blocks, blocks):
-        assert answer == {"steps": 2, "plan": "union"}
+        assert answer == {"steps": 2, "plan": "gather"}
 
 
 @pytest.mark.parametrize("path", re.findall(r"\]\(([^)#:]+)\)", README.read_text()))

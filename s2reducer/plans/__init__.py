@@ -22,7 +22,8 @@ class Job:
     """One bucket in one step.
 
     ``bitmap`` are its live blocks, once it has been scanned, and ``has_negative_zeros`` whether
-    there is a -0.0 among the others; ``nbytes`` is what this rank has sent for it so far.
+    there is a -0.0 among the others; ``nbytes`` is what this rank has sent for it from the hook,
+    and ``lanes_nbytes`` in the lanes.
     ``plan`` and ``reason`` say how it travels and why, ``round`` what is under way, for errors.
     ``counts`` are the live blocks of this rank and of the union, int64 [S], where a plan counted.
     """
@@ -39,6 +40,7 @@ class Job:
     bitmap: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8), repr=False)
     has_negative_zeros: bool = False
     nbytes: int = 0
+    lanes_nbytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: MIT */
+/* That every rank finds the owners, the exchanges and the lists that the header describes. */
+#include "cases.h"
+#include "hash.h"
+#include "oracle.h"
+#include "test_util.h"
+
+enum { MAX_BLOCKS = 1 << 14, MAX_NBYTES = MAX_BLOCKS / 8 + 1024 };
+
+static guarded bitmaps_memory, positions_memory, owners_memory, exchanges_memory;
+static guarded sent_memory, received_memory, owned_memory, compact_memory;
+
+/* ------------------------------------------- Hash --------------------------------------------- */
+
+/* The rows of tests/vectors/hash.json, which reference.py is held to as well. */
+static const struct {
+    uint64_t seed, number, hash;
+    uint32_t n, below;
+} hash_vectors[] = {
+@VECTORS@};
+
+/* The hash, written once more. */
+static uint64_t oracle_hash(uint64_t seed, uint64_t number)
+{
+    uint64_t z = seed;
+    z += 0x9e3779b97f4a7c15u * number;
+    z += 0x9e3779b97f4a7c15u;
+    z ^= z >> 30;
+    z *= 0xbf58476d1ce4e5b9u;
+    z ^= z >> 27;
+    z *= 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    return z;
+}
+
+/* floor(hash / 2^32 * n / 2^32), by long division of the halves' product. */
+static uint32_t oracle_below(uint64_t hash, uint32_t n)
+{
+    uint64_t upper = hash / 4294967296u, below = 0;
+    for (int b = 0; b < 32; b++)
+        below += (n >> b & 1) * (upper << b);
+    return (uint32_t)(below / 4294967296u);
+}
+
+static void test_hash(void)
+{
+    for (int64_t i = 0; i < COUNT(hash_vectors); i++) {
+        uint64_t seed = hash_vectors[i].seed, number = hash_vectors[i].number;
+        test_case("row %" PRId64 " of the hash vectors", i);
+        CHECK(s2_hash(seed, number) == hash_vectors[i].hash);
+        CHECK(s2_hash_below(hash_vectors[i].hash, hash_vectors[i].n) == hash_vectors[i].below);
+        CHECK(oracle_hash(seed, number) == hash_vectors[i].hash);
+        CHECK(oracle_below(hash_vectors[i].hash, hash_vectors[i].n) == hash_vectors[i].below);
+    }
+    for (int i = 0; i < 10000; i++) {
+        uint64_t seed = random_bits(), number = random_bits(), hash = random_bits();
+        uint32_t n = (uint32_t)(random_bits() >> (32 + random_below(32)));
+        test_case("random hash %d", i);
+        CHECK(s2_hash(seed, number) == oracle_hash(seed, number));
+        CHECK(s2_hash_below(hash, n) == oracle_below(hash, n));
+        CHECK(n == 0 || s2_hash_below(hash, n) < n);
+        CHECK(n == 0 || s2_hash_below(UINT64_MAX, n) == n - 1);
+        CHECK(s2_hash_below(UINT32_MAX, n) == 0);
+    }
+}
+
+/* ------------------------------------------ Cases --------------------------------------------- */
+
+/* What the functions of the section share, and what the oracle knows about it. */
+typedef struct plan_case {
+    case_layout c;
+    int64_t nranks, nbytes, nunion;
+    uint8_t *bitmaps;
+    int64_t *positions;
+    oracle_block *blocks; /* of the positions */
+    int16_t *owners;
+} plan_case;
+
+static plan_case plan_case_new(void)
+{
+    plan_case p;
+    memset(&p, 0, sizeof(p));
+    p.c = case_layout_new();
+    p.bitmaps = test_malloc(S2_MAX_RANKS * MAX_NBYTES);
+    p.positions = test_malloc(8 * MAX_BLOCKS);
+    p.blocks = test_malloc(MAX_BLOCKS * (int64_t)sizeof(oracle_block));
+    p.owners = test_malloc(2 * MAX_BLOCKS);
+    return p;
+}
+
+static void plan_case_delete(plan_case *p)
+{
+    case_layout_delete(&p->c);
+    free(p->bitmaps);
+    free(p->positions);
+    free(p->blocks);
+    free(p->owners);
+}
+
+static int touches(const plan_case *p, int64_t rank, int64_t position)
+{
+    return oracle_bit(p->bitmaps + rank * p->nbytes, position);
+}
+
+/* Finds the union anew. */
+static void plan_case_unite(plan_case *p)
+{
+    p->nunion = 0;
+    for (int64_t bit = 0; bit < 8 * p->nbytes; bit++) {
+        int touched = 0;
+        for (int64_t rank = 0; rank < p->nranks; rank++)
+            touched |= touches(p, rank, bit);
+        if (!touched) continue;
+        CHECK(oracle_find_block(&p->c.layout, bit, &p->blocks[p->nunion]));
+        p->positions[p->nunion++] = bit;
+    }
+}
+
+typedef enum density { NOTHING, FEW, HALF, ALL, ONE_HEAVY, ONE_ALONE, DISJOINT, MIXED } density;
+enum { NDENSITIES = 8 };
+
+static const char *const density_names[NDENSITIES] = {
+    "nothing", "few blocks", "half", "all", "one heavy rank", "one rank alone", "disjoint", "mixed"};
+
+static int percent_of(density kind, int is_heavy)
+{
+    static const int mixed[] = {0, 1, 10, 50, 99, 100};
+    switch (kind) {
+    case FEW:
+        return 2;
+    case HALF:
+        return 50;
+    case ALL:
+        return 100;
+    case ONE_HEAVY:
+        return is_heavy ? 100 : 2;
+    case ONE_ALONE:
+        return is_heavy ? 60 : 0;
+    case MIXED:
+        return mixed[random_below(COUNT(mixed))];
+    default:
+        return 0;
+    }
+}
+
+/* Which ranks touch which blocks of the layout that `p` has. */
+static void plan_case_touch(plan_case *p, int64_t nranks, density kind)
+{
+    int64_t heavy = random_below(nranks), nbytes = p->c.bitmap_nbytes;
+    uint8_t *all = test_malloc(nbytes);
+    CHECK(nbytes <= MAX_NBYTES);
+    case_bitmap(&p->c.layout, 100, all, nbytes);
+    p->nranks = nranks;
+    p->nbytes = nbytes;
+    memset(p->bitmaps, 0, (size_t)(nranks * nbytes));
+    for (int64_t rank = 0; rank < nranks; rank++) {
+        int percent = percent_of(kind, rank == heavy);
+        for (int64_t bit = 0; percent > 0 && bit < 8 * nbytes; bit++) {
+            if (oracle_bit(all, bit) && random_chance(percent))
+                oracle_set_bit(p->bitmaps + rank * nbytes, bit);
+        }
+    }
+    for (int64_t bit = 0; kind == DISJOINT && bit < 8 * nbytes; bit++) {
+        if (oracle_bit(all, bit))
+            oracle_set_bit(p->bitmaps + random_below(nranks) * nbytes, bit);
+    }
+    free(all);
+    plan_case_unite(p);
+}
+
+static int64_t random_nranks(void)
+{
+    static const int64_t numbers[] = {1, 2, 2, 3, 4, 8, 63, 64, 65, 255, 256};
+    if (random_chance(30)) return 1 + random_below(S2_MAX_RANKS);
+    return numbers[random_below(COUNT(numbers))];
+}
+
+static void plan_case_random(plan_case *p, int i)
+{
+    int64_t nranks = random_nranks();
+    density kind = (density)(i % NDENSITIES);
+    int64_t max_numel = (int64_t)1 << random_below(nranks > 16 ? 12 : 14);
+    if (random_chance(30)) { /* blocks of one length */
+        int64_t block = 1 + random_below(9);
+        case_layout_single(&p->c, block, random_below(max_numel), random_below(5));
+    } else {
+        case_layout_random(&p->c, max_numel);
+    }
+    plan_case_touch(p, nranks, kind);
+    test_case("random case %d: %" PRId64 " ranks, %s, %" PRId64 " blocks in %" PRId64 " segments",
+              i, nranks, density_names[kind], p->nunion, p->c.layout.nsegments);
+}
+
+/* ------------------------------------------ Owners -------------------------------------------- */
+
+static int64_t oracle_candidate(const plan_case *p, uint64_t seed, int64_t position)
+{
+    uint32_t n = 0;
+    for (int64_t rank = 0; rank < p->nranks; rank++)
+        n += (uint32_t)touches(p, rank, position);
+    int64_t skip = oracle_below(oracle_hash(seed, (uint64_t)position), n);
+    for (int64_t rank = 0;; rank++) {
+        if (touches(p, rank, position) && skip-- == 0) return rank;
+    }
+}
+
+static int64_t oracle_longest(const plan_case *p)
+{
+    int64_t longest = 1;
+    for (int64_t j = 0; j < p->nunion; j++)
+        longest = p->blocks[j].length > longest ? p->blocks[j].length : longest;
+    return longest;
+}
+
+/* reference.py has the same: of 1.05 even shares the whole elements, and one more. */
+static int64_t oracle_cap(const plan_case *p)
+{
+    int64_t numel = oracle_packed_numel(&p->c.layout, p->positions, p->nunion), cap = 0;
+    while (cap < (numel + numel / 20) / p->nranks + 1)
+        cap += oracle_longest(p);
+    return cap;
+}
+
+static void oracle_owners(const plan_case *p, uint64_t seed, int16_t *owners)
+{
+    int64_t candidates[S2_MAX_RANKS] = {0}, loads[S2_MAX_RANKS] = {0};
+    int64_t cap = oracle_cap(p), left_over = 0;
+    for (int64_t j = 0; j < p->nunion; j++) {
+        int64_t rank = oracle_candidate(p, seed, p->positions[j]);
+        candidates[rank] += p->blocks[j].length;
+        owners[j] = candidates[rank] <= cap ? (int16_t)rank : -1;
+        if (owners[j] >= 0) loads[rank] += p->blocks[j].length;
+    }
+    for (int64_t j = 0; j < p->nunion; j++) {
+        if (owners[j] >= 0) continue;
+        int64_t number = left_over, rank = 0;
+        while (number >= cap - loads[rank]) {
+            number -= cap - loads[rank++];
+            CHECK(rank < p->nranks);
+        }
+        owners[j] = (int16_t)rank;
+        left_over += p->blocks[j].length;
+    }
+}
+
+/* What the header promises about loads, whatever the steps. */
+static void check_loads(const plan_case *p, const int16_t *owners)
+{
+    int64_t loads[S2_MAX_RANKS] = {0}, cap = oracle_cap(p), longest = oracle_longest(p);
+    int one_length = 1;
+    for (int64_t j = 0; j < p->nunion; j++) {
+        CHECK(owners[j] >= 0 && owners[j] < p->nranks);
+        loads[owners[j]] += p->blocks[j].length;
+        one_length &= p->blocks[j].length == longest;
+    }
+    for (int64_t rank = 0; rank < p->nranks; rank++) {
+        CHECK(loads[rank] < cap + longest);
+        CHECK(!one_length || loads[rank] <= cap);
+    }
+}
+
+/* Copies of what all functions read, each next to unmapped pages. */
+typedef struct placed {
+    const uint8_t *bitmaps;
+    const int64_t *positions;
+    const int16_t *owners;
+} placed;
+
+static placed place_inputs(const plan_case *p, const int16_t *owners)
+{
+    placed in;
+    in.bitmaps =
+        guarded_copy(&bitmaps_memory, p->bitmaps, p->nranks * p->nbytes, placement_random(1));
+    in.positions =
+        guarded_copy(&positions_memory, p->positions, 8 * p->nunion, placement_random(8));
+    in.owners = owners
+                    ? guarded_copy(&owners_memory, owners, 2 * p->nunion, placement_random(2))
+                    : NULL;
+    return in;
+}
+
+static void check_inputs(const plan_case *p, placed in, const int16_t *owners)
+{
+    CHECK(memcmp(in.bitmaps, p->bitmaps, (size_t)(p->nranks * p->nbytes)) == 0);
+    CHECK(memcmp(in.positions, p->positions, (size_t)(8 * p->nunion)) == 0);
+    CHECK(owners == NULL || memcmp(in.owners, owners, (size_t)(2 * p->nunion)) == 0);
+    guarded_check(&bitmaps_memory);
+    guarded_check(&positions_memory);
+    guarded_check(&owners_memory);
+}
+
+/* Leaves the owners in `p`. */
+static void check_owners(plan_case *p, uint64_t seed)
+{
+    placed in = place_inputs(p, NULL);
+    int16_t *owners = guarded_place(&owners_memory, 2 * p->nunion, placement_random(2));
+    oracle_owners(p, seed, p->owners);
+    CHECK(s2_plan_owners(&p->c.layout, in.bitmaps, p->nranks, p->nbytes, seed, in.positions,
+                         p->nunion, owners) == S2_OK);
+    CHECK(memcmp(owners, p->owners, (size_t)(2 * p->nunion)) == 0);
+    check_inputs(p, in, NULL);
+    check_loads(p, owners);
+}
+
+/* ---------------------------------------- Exchanges ------------------------------------------- */
+
+static void oracle_exchanges(const plan_case *p, const int16_t *owners, int64_t rank,
+                             s2_exchange *exchanges)
+{
+    for (int64_t other = 0; other < p->nranks; other++) {
+        s2_exchange e = {0, 0, 0, 0, 0, 0};
+        for (int64_t j = 0; j < p->nunion; j++) {
+            int64_t length = p->blocks[j].length;
+            if (owners[j] == other) {
+                e.owned_blocks++;
+                e.owned_numel += length;
+            }
+            if (owners[j] == other && touches(p, rank, p->positions[j])) {
+                e.sent_blocks++;
+                e.sent_numel += length;
+            }
+            if (owners[j] == rank && touches(p, other, p->positions[j])) {
+                e.received_blocks++;
+                e.received_numel += length;
+            }
+        }
+        exchanges[other] = e;
+    }
+}
+
+static void check_exchanges(const plan_case *p, const int16_t *owners, int64_t rank,
+                            const s2_exchange *wanted)
+{
+    int64_t size = p->nranks * (int64_t)sizeof(s2_exchange);
+    placed in = place_inputs(p, owners);
+    s2_exchange *exchanges = guarded_place(&exchanges_memory, size, placement_random(8));
+    CHECK(s2_plan_exchanges(&p->c.layout, in.bitmaps, p->nranks, p->nbytes, in.positions, p->nunion,
+                            in.owners, rank, exchanges) == S2_OK);
+    CHECK(memcmp(exchanges, wanted, (size_t)size) == 0);
+    guarded_check(&exchanges_memory);
+    check_inputs(p, in, owners);
+}
+
+/* ------------------------------------------ Lists --------------------------------------------- */
+
+/* The lists of one rank. */
+typedef struct lists {
+    int64_t *sent, nsent, *received, nreceived, *owned;
+    s2_segment compact[CASE_SEGMENTS];
+} lists;
+
+/* A segment for each of the bucket's, and how many of its blocks the rank owns. */
+static void oracle_compact(const plan_case *p, const int16_t *owners, int64_t rank,
+                           s2_segment *compact)
+{
+    int64_t offset = 0, bit = 0;
+    for (int64_t s = 0; s < p->c.layout.nsegments; s++) {
+        int64_t block = p->c.layout.segments[s].block, nblocks = 0;
+        for (int64_t j = 0; j < p->nunion; j++)
+            nblocks += p->blocks[j].segment == s && owners[j] == rank;
+        compact[s] = (s2_segment){offset, nblocks * block, block, bit};
+        offset += nblocks * block;
+        for (bit += nblocks; bit % 64 != 0;)
+            bit++;
+    }
+}
+
+static lists oracle_lists(const plan_case *p, const int16_t *owners, int64_t rank)
+{
+    lists l;
+    int64_t nowned = 0;
+    l.nsent = l.nreceived = 0;
+    l.sent = test_malloc(8 * p->nunion);
+    l.owned = test_malloc(8 * p->nunion);
+    l.received = test_malloc(8 * p->nunion * p->nranks);
+    oracle_compact(p, owners, rank, l.compact);
+    for (int64_t other = 0; other < p->nranks; other++) {
+        int64_t segment = -1, in_segment = 0;
+        for (int64_t j = 0; j < p->nunion; j++) {
+            if (p->blocks[j].segment != segment) in_segment = 0;
+            segment = p->blocks[j].segment;
+            if (owners[j] == other) l.owned[nowned++] = p->positions[j];
+            if (owners[j] == other && touches(p, rank, p->positions[j]))
+                l.sent[l.nsent++] = p->positions[j];
+            if (owners[j] == rank && touches(p, other, p->positions[j]))
+                l.received[l.nreceived++] = l.compact[segment].first_bit + in_segment;
+            in_segment += owners[j] == rank;
+        }
+    }
+    CHECK(nowned == p->nunion);
+    return l;
+}
+
+static void lists_delete(lists *l)
+{
+    free(l->sent);
+    free(l->received);
+    free(l->owned);
+}
+
+static int is_untouched(const guarded *memory)
+{
+    for (int64_t i = 0; i < memory->nbytes; i++) {
+        if (memory->data[i] != 0x5c) return 0;
+    }
+    return 1;
+}
+
+/* One call; with `refused`, one of the lengths is wrong, and nothing must have been written. */
+static void call_lists(const plan_case *p, placed in, int64_t rank, const s2_exchange *exchanges,
+                       const lists *wanted, int64_t nunion, int64_t nsent, int64_t nreceived,
+                       int refused)
+{
+    int64_t nsegments = p->c.layout.nsegments, compact_size = nsegments * (int64_t)sizeof(s2_segment);
+    int64_t *sent = guarded_place(&sent_memory, 8 * wanted->nsent, placement_random(8));
+    int64_t *received = guarded_place(&received_memory, 8 * wanted->nreceived, placement_random(8));
+    int64_t *owned = guarded_place(&owned_memory, 8 * p->nunion, placement_random(8));
+    s2_segment *compact = guarded_place(&compact_memory, compact_size, placement_random(8));
+    s2_status status =
+        s2_plan_lists(&p->c.layout, in.bitmaps, p->nranks, p->nbytes, in.positions, nunion,
+                      in.owners, rank, exchanges, sent, nsent, received, nreceived, owned, compact);
+    if (refused) {
+        CHECK(status == S2_BAD_SIZE);
+        CHECK(is_untouched(&sent_memory) && is_untouched(&received_memory));
+        CHECK(is_untouched(&owned_memory) && is_untouched(&compact_memory));
+    } else {
+        CHECK(status == S2_OK);
+        CHECK(memcmp(sent, wanted->sent, (size_t)(8 * nsent)) == 0);
+        CHECK(memcmp(received, wanted->received, (size_t)(8 * nreceived)) == 0);
+        CHECK(memcmp(owned, wanted->owned, (size_t)(8 * nunion)) == 0);
+        CHECK(memcmp(compact, wanted->compact, (size_t)compact_size) == 0);
+    }
+    guarded_check(&sent_memory);
+    guarded_check(&received_memory);
+    guarded_check(&owned_memory);
+    guarded_check(&compact_memory);
+}
+
+/* That `compact` is a layout, and that its packed blocks are the blocks that the rank owns. */
+static void check_compact(const plan_case *p, const lists *l, const s2_exchange *own)
+{
+    int64_t nbytes, nsegments = p->c.layout.nsegments, numel = own->owned_numel, packed = -1;
+    s2_layout compact = {l->compact, nsegments, numel};
+    CHECK(s2_layout_bitmap_nbytes(&compact, &nbytes) == S2_OK);
+    if (nsegments > 0)
+        CHECK(l->compact[nsegments - 1].offset + l->compact[nsegments - 1].numel == numel);
+    CHECK(own->received_blocks <= l->nreceived);
+    for (int64_t i = 0, at = 0; i < 1; i++, at += own->received_blocks) {
+        CHECK(s2_blocks_packed_numel(&compact, l->received, 0, &packed) == S2_OK);
+        CHECK(packed == 0);
+    }
+}
+
+static void check_lists(const plan_case *p, const int16_t *owners, int64_t rank,
+                        const s2_exchange *wanted)
+{
+    int64_t size = p->nranks * (int64_t)sizeof(s2_exchange);
+    placed in = place_inputs(p, owners);
+    const s2_exchange *exchanges =
+        guarded_copy(&exchanges_memory, wanted, size, placement_random(8));
+    lists l = oracle_lists(p, owners, rank);
+    int64_t n = p->nunion, sent = l.nsent, received = l.nreceived;
+    check_compact(p, &l, &wanted[rank]);
+    call_lists(p, in, rank, exchanges, &l, n, sent, received, 0);
+    call_lists(p, in, rank, exchanges, &l, n, sent + 1, received, 1);
+    call_lists(p, in, rank, exchanges, &l, n, sent - 1, received, 1);
+    call_lists(p, in, rank, exchanges, &l, n, sent, received + 1, 1);
+    call_lists(p, in, rank, exchanges, &l, n, sent, received - 1, 1);
+    call_lists(p, in, rank, exchanges, &l, n, INT64_MIN, INT64_MAX, 1);
+    if (n > 0) call_lists(p, in, rank, exchanges, &l, n - 1, sent, received, 1);
+    CHECK(memcmp(exchanges, wanted, (size_t)size) == 0);
+    guarded_check(&exchanges_memory);
+    check_inputs(p, in, owners);
+    lists_delete(&l);
+}
