@@ -113,7 +113,7 @@ compile-%:
 	    test -z "$$CI"; \
 	fi
 
-sanitize:
+sanitize: | $(VENV)/bin/python
 	$(MAKE) -C tests/c run SANITIZE=1
 
 # ------------------------------------------------------------------------------------------------

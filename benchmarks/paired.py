@@ -6,6 +6,7 @@ calls that follow one another see nearly the same machine, and the median of the
 """
 
 import json
+import os
 import platform
 import statistics
 import time
@@ -68,7 +69,6 @@ def measure(
 
 def machine() -> str:
     """The processor's name and the number of cores that this process may use."""
-    import os
 
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")

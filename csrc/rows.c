@@ -9,6 +9,13 @@
 
 #define STAGE_NBYTES 4096
 
+union stage {
+    uint8_t bytes[STAGE_NBYTES];
+    uint16_t halves[STAGE_NBYTES / 2];
+    float floats[STAGE_NBYTES / 4];
+    double doubles[STAGE_NBYTES / 8];
+};
+
 /* Rows up to this size are staged: a call should have a few vectors to work on. */
 #define STAGED_ROW_NBYTES 128
 
@@ -87,12 +94,12 @@ static void gather_range(void *arg, int64_t begin, int64_t end)
             rows->convert(row_at(rows, i), packed, rows->block, rows->divisor);
         }
     } else {
-        double stage[STAGE_NBYTES / sizeof(double)];
+        union stage stage;
         int64_t nrows = STAGE_NBYTES / rows->row_nbytes;
         for (int64_t i = begin; i < end; i += nrows) {
             int64_t n = s2_min(nrows, end - i);
-            rows_to_dense(rows, i, i + n, (uint8_t *)stage);
-            rows->convert(stage, packed, n * rows->block, rows->divisor);
+            rows_to_dense(rows, i, i + n, stage.bytes);
+            rows->convert(&stage, packed, n * rows->block, rows->divisor);
             packed += n * rows->packed_row_nbytes;
         }
     }
@@ -112,12 +119,12 @@ static void scatter_range(void *arg, int64_t begin, int64_t end)
             rows->convert(packed, row_at(rows, i), rows->block, rows->divisor);
         }
     } else {
-        double stage[STAGE_NBYTES / sizeof(double)];
+        union stage stage;
         int64_t nrows = STAGE_NBYTES / rows->row_nbytes;
         for (int64_t i = begin; i < end; i += nrows) {
             int64_t n = s2_min(nrows, end - i);
-            rows->convert(packed, stage, n * rows->block, rows->divisor);
-            rows_from_dense(rows, i, i + n, (const uint8_t *)stage);
+            rows->convert(packed, &stage, n * rows->block, rows->divisor);
+            rows_from_dense(rows, i, i + n, stage.bytes);
             packed += n * rows->packed_row_nbytes;
         }
     }
@@ -136,13 +143,13 @@ static void add_range(void *arg, int64_t begin, int64_t end)
         }
     } else {
         /* Positions are distinct, so no row is twice in the buffer. */
-        double stage[STAGE_NBYTES / sizeof(double)];
+        union stage stage;
         int64_t nrows = STAGE_NBYTES / rows->row_nbytes;
         for (int64_t i = begin; i < end; i += nrows) {
             int64_t n = s2_min(nrows, end - i);
-            rows_to_dense(rows, i, i + n, (uint8_t *)stage);
-            rows->add(packed, stage, n * rows->block);
-            rows_from_dense(rows, i, i + n, (const uint8_t *)stage);
+            rows_to_dense(rows, i, i + n, stage.bytes);
+            rows->add(packed, &stage, n * rows->block);
+            rows_from_dense(rows, i, i + n, stage.bytes);
             packed += n * rows->packed_row_nbytes;
         }
     }

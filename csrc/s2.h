@@ -214,7 +214,8 @@ s2_status s2_blocks_clear_dead(const s2_layout *layout, const uint8_t *bitmap, i
 /*
  * dst = src / divisor, element by element: divided in the wider of the two types, then rounded once
  * to nearest, ties to even.  A NaN stays a NaN, too large a value becomes an infinity, subnormals
- * are kept.  The pairs:
+ * are kept between half types and FLOAT32 and in copies (elsewhere as the thread's floating-point
+ * mode says).  The pairs:
  *
  *     from FLOAT16 or BFLOAT16    to FLOAT32
  *     from FLOAT32                to any

@@ -6,9 +6,19 @@
 >>> print(state.report())
 """
 
+from pathlib import Path as _Path
+
 import torch as _torch  # noqa: F401  (first: _C finds torch's libraries already loaded)
 
-from s2reducer import _C
+try:
+    from s2reducer import _C
+except ImportError as error:
+    if list(_Path(__file__).parent.glob("_C.*.so")):
+        raise  # it is there and cannot be loaded
+    raise ImportError(
+        f"{_Path(__file__).parent} is a source tree that has not been built, and it hides an "
+        "installed s2reducer: run from another directory, or build it in place with `make build`"
+    ) from error
 from s2reducer.errors import S2Error
 from s2reducer.hook import S2State, register, s2_hook
 from s2reducer.report import Report

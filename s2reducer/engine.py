@@ -28,9 +28,9 @@ _Stage = Callable[[], Tensor]
 class Engine:
     """Two lanes and their private process groups, for all states on one process group.
 
-    They are shared, since all hooks of a process group are called in one order on all its ranks, and
-    because torch cannot make a group of the same ranks again once one has been destroyed: it would
-    find the old one's addresses under the same name.
+    They are shared, since all hooks of a process group are called in one order on all its ranks,
+    and because torch cannot make a group of the same ranks again once one has been destroyed: it
+    would find the old one's addresses under the same name.
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The first rounds of a bucket: the ranks compare headers and learn each other's live blocks.
 
-A header is eight int64: magic number, identity of the bucket (its segments and dtype), step, form of
-the index, live blocks, and three that are zero.  It shows ranks that disagree before they send each
-other arrays that do not fit, and gives all of them the sizes of what follows.
+A header is eight int64: magic number, identity of the bucket (its segments and dtype), step, form
+of the index, live blocks, and three that are zero.  It shows ranks that disagree before they send
+each other arrays that do not fit, and gives all of them the sizes of what follows.
 
 The index of a rank's live blocks has one of two forms:
 

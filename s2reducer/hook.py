@@ -30,11 +30,10 @@ from s2reducer.report import PlanTotals, Report, dtype_name
 from s2reducer.segments import Layout, LayoutCache
 from s2reducer.transport import SPARSE_DEVICES, Transport
 
-
-# Below this size a bucket goes dense under "auto", without an index.  The index takes the latency of
-# one more small collective, some 100 microseconds on Ethernet.  No plan can save more than the whole
-# dense message, and of 16 KiB that is 131 microseconds at 1 Gbit/s, the slowest link worth a thought,
-# and a tenth of it at 10 Gbit/s.
+# Below this size a bucket goes dense under "auto", without an index.  The index takes the latency
+# of one more small collective, some 100 microseconds on Ethernet.  No plan can save more than the
+# whole dense message, and of 16 KiB that is 131 microseconds at 1 Gbit/s, the slowest link worth a
+# thought, and a tenth of it at 10 Gbit/s.
 FLOOR_NBYTES = 16 * 1024
 
 
@@ -44,12 +43,15 @@ class S2State:
     Args:
         process_group: the group that DDP reduces over; None for the default group.  A DDP module
             with a group of its own needs that group here; ``register`` takes it from the module.
-        plan: how buckets cross the network.  ``"union"`` sends a bitmap of the non-zero blocks and
-            the values of those that any rank has; ``"dense"`` is DDP's own AllReduce; ``"auto"``
-            takes, for each bucket and step, the one of the two that sends fewer bytes.
+        plan: how buckets cross the network.  ``"owner"``: each non-zero block is summed by one of
+            the ranks that have it; ``"gather"``: every rank gets all ranks' blocks; ``"union"``:
+            an AllReduce of the blocks that any rank has; ``"dense"``: DDP's own AllReduce.
+            ``"auto"`` takes, for each bucket and step, the one that sends the fewest bytes.
         block: elements of a block of every parameter; None for one row of a matrix or table (if it
             has 8 to 8192 elements), else 64 consecutive elements.
         seed: of every hash, 0 to 2**64 - 1.
+        deterministic: keeps to ``owner`` and ``gather``, which sum in rank order and round once, so
+            that the bits of a result depend on nothing but the gradients.
 
     All but ``process_group`` must be the same on all ranks, which is checked in the first step.
     A state can be pickled and copied, without its group and its report.
@@ -320,8 +322,9 @@ def s2_hook(
 ) -> torch.futures.Future[torch.Tensor]:
     """The communication hook: gives every rank the mean of the ranks' gradients.
 
-    1. Find the bucket's live blocks, and agree on their union.
-    2. AllReduce the union's values, or everything where that is no longer.
+    1. Find the bucket's live blocks, and tell all ranks which they are.
+    2. Sum those blocks by the plan that sends the fewest bytes, on other threads, while the
+       backward pass goes on.
 
     Args:
         state: this rank's ``S2State``.

@@ -20,7 +20,8 @@ parallel
     whether torch's threads may be used; False inside callbacks that run on other threads.
 
 All of them write into arguments and return nothing.  A wrong argument raises RuntimeError with one
-sentence that names it, before anything is written.
+sentence that names it, before anything is written.  Arguments that are written must not be part of
+an autograd graph, which is not told of it.
 """
 
 from collections.abc import Callable
@@ -39,6 +40,8 @@ def bitmap_nbytes(segments: Tensor) -> int:
     if segments.numel() == 0:
         return 0
     _, numel, block, first_bit = segments[-1].tolist()
+    if block < 1:
+        raise RuntimeError(f"segments must have blocks of at least 1 element, but one has {block}")
     nblocks = -(-numel // block)
     return int((first_bit + nblocks + 63) // 64 * 8)
 
@@ -203,8 +206,12 @@ def plan_lists(
     )
 
 
-def _returns_nothing(*_: object) -> None:
-    """What every operator looks like to a tracer: it writes into arguments, whose sizes stay."""
+def _writes_into_arguments(*arguments: object) -> None:
+    """What every operator looks like to a tracer: no result, and sizes that stay."""
+    devices = {argument.device for argument in arguments if isinstance(argument, Tensor)}
+    if len(devices) > 1:
+        listed = ", ".join(sorted(map(str, devices)))
+        raise RuntimeError(f"the tensors of an s2reducer operator are on several devices: {listed}")
 
 
 def _register_fakes() -> None:
@@ -227,7 +234,7 @@ def _register_fakes() -> None:
         "plan_exchanges",
         "plan_lists",
     ):
-        register(f"s2reducer::{name}")(_returns_nothing)
+        register(f"s2reducer::{name}")(_writes_into_arguments)
 
 
 _register_fakes()

@@ -35,11 +35,11 @@ def test_the_last_bucket_may_never_come() -> None:
     assert begins(*[(A, 0, False), (B, 1, False)] * 3) == [True, False] * 3
 
 
-def test_buckets_may_be_left_out() -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_buckets_may_be_left_out(known: bool) -> None:
     """skip_all_reduce_unused_params: no parameter comes again, but the index goes back."""
-    assert begins((A, 0, False), (C, 2, True), (B, 1, False), (C, 2, True)) == [
-        True, False, True, False,
-    ]  # fmt: skip
+    buckets = [(A, 0, False), (C, 2, True), (B, 1, False), (C, 2, True)]
+    assert begins(*buckets, known=known) == [True, False, True, False]
 
 
 def test_a_second_module_is_refused() -> None:

@@ -354,7 +354,7 @@ def test_rows_of_the_tables() -> None:
     rows = {row[0]: row[1:] for row in tables.comparison(plain, reduced, SETTINGS).rows}
     assert rows["final loss, held-out text"] == ["3.250000", "3.250000", "differ by 0"]
     assert rows["bytes sent, counted"] == ["0.256 MB", "0.026 MB", "9.85 x less"]
-    assert rows["bytes sent, from the densities"] == ["0.256 MB", "0.026 MB", "9.95 x less"]
+    assert rows["bytes of the plan union"] == ["0.256 MB", "0.026 MB", "9.95 x less"]
     assert rows["ranks bitwise equal"] == ["yes", "yes", ""]
     assert tables.densities(reduced).rows == [
         ["table", "1000 x 64", "64", "6.00%", "10.00%", "union"]
@@ -486,9 +486,10 @@ def test_demo_from_end_to_end(tmp_path: Path, ranks: int, plan: str) -> None:
     plain_bytes, reduced_bytes = megabytes("bytes sent, counted")
     parameters = 2 * 8000 * 32 + 2 * 4 * 32 * 32 + 2 * 4 * 32
     assert plain_bytes == pytest.approx(2 * (ranks - 1) / ranks * parameters * 4 / 1e6, abs=1e-3)
-    _, by_densities = megabytes("bytes sent, from the densities")
+    _, union_bytes = megabytes("bytes of the plan union")
     assert reduced_bytes < plain_bytes / 5
-    assert reduced_bytes == pytest.approx(by_densities, rel=0.05)
+    # The plan that is chosen sends less, but not by more than what several ranks have alike.
+    assert union_bytes / 2 < reduced_bytes <= 1.05 * union_bytes
     if sys.platform.startswith("linux"):
         # Wide margins: anything else that talks over the loopback interface is counted too.
         plain_lo, reduced_lo = megabytes("bytes sent, by interface lo")

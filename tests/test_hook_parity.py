@@ -106,18 +106,18 @@ FLAGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-@pytest.mark.parametrize("count", [2, 3, 4])
-def test_every_flag_on_several_ranks(ranks: Ranks, count: int, flags: str) -> None:
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_every_flag(ranks: Ranks, count: int, flags: str) -> None:
     results = ranks.run(count, train_tables, "union", FLAGS[flags])
     for result in results:
         assert result["steps"] == STEPS
         assert result["buckets"] >= 4 and result["equal numels"]
-        assert set(result["plans"]) == {"union"}
+        assert set(result["plans"]) == ({"union"} if count > 1 else {"none"})
         # Two layouts: DDP rebuilds its buckets, but for find_unused_parameters.
         rebuilt = flags != "find_unused_parameters"
         assert (result["layouts"] > result["buckets"]) == rebuilt
     sent, dense = results[0]["bytes"]
-    assert sent < dense
+    assert sent < dense or count == 1
 
 
 @pytest.mark.parametrize("plan", ["auto", "dense"])
@@ -144,7 +144,8 @@ def accumulate(flags: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("flags", ["default", "gradient_as_bucket_view"])
 def test_no_sync_accumulates(ranks: Ranks, flags: str) -> None:
-    ranks.run(2, accumulate, FLAGS[flags])
+    for count in (1, 2, 3, 4):
+        ranks.run(count, accumulate, FLAGS[flags])
 
 
 def use_some(skip: bool) -> int:

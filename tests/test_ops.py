@@ -257,6 +257,15 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(
     assert isinstance(packed, torch.Tensor) and bool((packed == 9.0).all())
 
 
+def test_tensors_on_another_device_are_refused() -> None:
+    bitmap = torch.full((8,), 5, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="on several devices: cpu, meta"):
+        OPS.bitmap_or(bitmap, bitmap.to("meta"))
+    with pytest.raises(RuntimeError, match="on several devices: cpu, meta"):
+        gather(packed=torch.empty(16, device="meta"))
+    assert bool((bitmap == 5).all())
+
+
 def test_scatter_and_add_leave_their_target_alone_when_they_refuse() -> None:
     for op in (OPS.blocks_scatter, OPS.blocks_add):
         target = torch.full((20,), 3.0)

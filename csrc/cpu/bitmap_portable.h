@@ -15,7 +15,7 @@ static inline uint64_t s2_load8(const uint8_t *p)
     return word;
 }
 
-/* The bitwise OR of 1 to 8 bytes' worth of elements, in the places of a word. */
+/* 1 to 8 bytes as the first ones of a word, zeros behind them. */
 static inline uint64_t s2_load_up_to_8(const uint8_t *p, int64_t nbytes)
 {
     uint64_t word = 0;

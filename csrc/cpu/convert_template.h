@@ -10,10 +10,10 @@
  */
 
 /*
- * Every loop exists three times.  Without a division no arithmetic touches the value, so that even
- * a processor that flushes subnormals to zero keeps them.  And x / 2^k equals x * 2^-k bit for bit,
- * results rounded to subnormals included, since both round the same exact value; a multiplication
- * is much quicker.
+ * Every loop exists three times.  Without a division no arithmetic touches a half or a float, so
+ * that even a processor that flushes subnormals to zero keeps them.  And x / 2^k equals x * 2^-k
+ * bit for bit, results rounded to subnormals included, since both round the same exact value; a
+ * multiplication is much quicker.
  */
 #define CONVERT(name, src_type, dst_type, wide_type, load, store)                                  \
     static TARGET void SUFFIX(name)(const void *src, void *dst, int64_t n, double divisor)         \

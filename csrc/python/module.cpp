@@ -87,7 +87,4 @@ PYBIND11_MODULE(_C, module)
     module.def("cpu_variant_force", &cpu_variant_force, py::arg("name"),
                "Makes all later calls in this process use the variant `name`, for tests and "
                "benchmarks. Raises ValueError where this machine cannot run it.");
-    module.def(
-        "status_string", [](int code) { return s2_status_string(static_cast<s2_status>(code)); },
-        py::arg("code"), "What the core's status `code` means, as a fragment of a sentence.");
 }

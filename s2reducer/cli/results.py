@@ -85,9 +85,9 @@ class Compute:
         return cls(seconds, thread_seconds)
 
     def with_communication(self, results: list[dict[str, Any]]) -> float:
-        """And what the training thread computes on top of that when there is communication: copies
-        into buckets; bitmaps, gather and scatter. It is CPU time, so waiting is not in it. (Work
-        that a hook does on another thread would have to be added here.)"""
+        """And what the training thread and s2reducer's own threads compute on top of that for
+        communication: copies into buckets; bitmaps, gather, scatter, sums; system calls. It is CPU
+        time, so waiting is not in it."""
         thread_seconds = fmean(median(r["thread_seconds"]) for r in results)
         return self.seconds + max(thread_seconds - self.thread_seconds, 0.0)
 

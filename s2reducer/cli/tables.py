@@ -57,7 +57,7 @@ def comparison(plain: Summary, reduced: Summary, settings: Settings) -> Rows:
     ]
     expected = reduced.bytes_from_densities(settings.ranks)
     if expected is not None:
-        rows.append(_bytes("bytes sent, from the densities", plain.bytes_counted, expected))
+        rows.append(_bytes("bytes of the plan union", plain.bytes_counted, expected))
     rows += [
         _seconds("step here, median", plain.step_seconds, reduced.step_seconds),
         _seconds("compute part of a step", plain.compute_seconds, reduced.compute_seconds),
@@ -66,8 +66,8 @@ def comparison(plain: Summary, reduced: Summary, settings: Settings) -> Rows:
         "Losses in nats a word, over the whole vocabulary for the held-out text. Bytes per rank "
         "and step: counted for plain DDP by the formula of a ring AllReduce, 2(P-1)/P x "
         f"{plain.parameter_count:,} x 4, for s2reducer by itself; lo's counter has TCP/IP headers "
-        "and what other programs sent meanwhile; from the densities: 2(P-1)/P x (bitmaps + live "
-        "blocks)."
+        "and what other programs sent meanwhile; the plan union, from the densities below: "
+        "2(P-1)/P x (bitmaps + live blocks of any rank)."
     )
     return Rows(
         f"Training, {settings.ranks} ranks, {settings.steps} steps",
@@ -131,6 +131,6 @@ def predictions(plain: Summary, reduced: Summary) -> Rows:
         rows,
         "Computed, not measured: compute part + counted bytes / bandwidth; overlap of the two and "
         "latency ignored. The compute part, measured with all ranks on this machine, is a step in "
-        "no_sync() and the CPU time that the training thread needs on top for communication "
-        "(copies, bitmaps), waiting excluded.",
+        "no_sync() and the CPU time that the training thread and s2reducer's threads need on top "
+        "(copies, bitmaps, sums), waiting excluded.",
     )

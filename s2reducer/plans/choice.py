@@ -13,7 +13,7 @@ from s2reducer.exchange import Index
 from s2reducer.plans.union import WIRE_DTYPES
 from s2reducer.segments import Layout
 
-# A round takes some 100 microseconds before its first byte arrives; 1 Gbit/s carries this meanwhile.
+# What 1 Gbit/s carries in the 131 microseconds or so that a round takes before its first byte.
 ROUND_NBYTES = 16 * 1024
 
 

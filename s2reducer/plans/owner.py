@@ -8,8 +8,8 @@
 4. An all-gather, filled up to the heaviest owner, brings the means to all ranks.
 
 Bytes a rank sends beside the index, for K elements in the union, k of them live on this rank and b
-bytes an element: in the mean over ranks [(sum k - K) + (P-1) K] b / P, and no rank more than the cap
-on owned blocks allows.
+bytes an element: in the mean over ranks [(sum k - K) + (P-1) K] b / P, and no rank more than the
+cap on owned blocks allows.
 """
 
 from dataclasses import dataclass

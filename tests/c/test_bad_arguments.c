@@ -111,6 +111,187 @@ static void test_sets(void)
                 s2_blocks_clear_dead(&w.layout, w.bitmap, 16, w.values, no_dtypes[i], NULL));
 }
 
+static void test_from_positions(void)
+{
+    static const int64_t no_words[] = {-8, -1, 1, 7, 9, 15, INT64_MIN, INT64_MAX - 7};
+    world_reset();
+    REFUSES(S2_NULL_POINTER, s2_bitmap_from_positions(NULL, 3, w.bitmap, 16));
+    REFUSES(S2_NULL_POINTER, s2_bitmap_from_positions(w.positions, 3, NULL, 16));
+    REFUSES(S2_BAD_SIZE, s2_bitmap_from_positions(w.positions, -1, w.bitmap, 16));
+    REFUSES(S2_BAD_SIZE, s2_bitmap_from_positions(w.positions, INT64_MIN, w.bitmap, 16));
+    for (int64_t i = 0; i < COUNT(no_words); i++)
+        REFUSES(S2_BAD_SIZE, s2_bitmap_from_positions(w.positions, 3, w.bitmap, no_words[i]));
+    REFUSES(S2_BAD_POSITION, s2_bitmap_from_positions(w.positions, 3, w.bitmap, 8));
+    REFUSES(S2_BAD_POSITION, s2_bitmap_from_positions(w.positions, 3, NULL, 0));
+}
+
+/* ------------------------------------- Lists of positions ------------------------------------- */
+
+static void test_pointers_of_lists(void)
+{
+    world_reset();
+    ACCEPTS(s2_list_encode(w.positions, 3, 128, w.list, 16));
+    ACCEPTS(s2_list_decode(w.list, 16, 3, 128, w.positions));
+    CHECK(memcmp(&w_before, &w, sizeof(w)) == 0);
+    REFUSES(S2_NULL_POINTER, s2_list_nbytes(128, 3, NULL));
+    REFUSES(S2_NULL_POINTER, s2_list_encode(NULL, 3, 128, w.list, 16));
+    REFUSES(S2_NULL_POINTER, s2_list_encode(w.positions, 3, 128, NULL, 16));
+    REFUSES(S2_NULL_POINTER, s2_list_decode(NULL, 16, 3, 128, w.positions));
+    REFUSES(S2_NULL_POINTER, s2_list_decode(w.list, 16, 3, 128, NULL));
+}
+
+static void test_sizes_of_lists(void)
+{
+    static const int64_t sizes[] = {0, 8, 15, 17, 24, -16, INT64_MIN, INT64_MAX};
+    static const int64_t counts[][2] = {/* nbits and count */
+                                        {128, -1},
+                                        {128, 129},
+                                        {128, INT64_MIN},
+                                        {128, INT64_MAX},
+                                        {2, 3},
+                                        {0, 3},
+                                        {0, 1},
+                                        {-1, 0},
+                                        {-1, -1},
+                                        {INT64_MIN, 3},
+                                        {S2_MAX_NUMEL + 1, 0},
+                                        {S2_MAX_NUMEL + 1, 3},
+                                        {INT64_MAX, 3},
+                                        {INT64_MAX, INT64_MAX}};
+    world_reset();
+    for (int64_t i = 0; i < COUNT(sizes); i++) {
+        REFUSES(S2_BAD_SIZE, s2_list_encode(w.positions, 3, 128, w.list, sizes[i]));
+        REFUSES(S2_BAD_SIZE, s2_list_decode(w.list, sizes[i], 3, 128, w.positions));
+        if (sizes[i] == 0) continue;
+        REFUSES(S2_BAD_SIZE, s2_list_encode(w.positions, 0, 128, w.list, sizes[i]));
+        REFUSES(S2_BAD_SIZE, s2_list_decode(w.list, sizes[i], 0, 128, w.positions));
+    }
+    for (int64_t i = 0; i < COUNT(counts); i++) {
+        int64_t nbits = counts[i][0], count = counts[i][1];
+        REFUSES(S2_BAD_SIZE, s2_list_nbytes(nbits, count, &w.numel));
+        REFUSES(S2_BAD_SIZE, s2_list_encode(w.positions, count, nbits, w.list, 16));
+        REFUSES(S2_BAD_SIZE, s2_list_decode(w.list, 16, count, nbits, w.positions));
+        REFUSES(S2_BAD_SIZE, s2_list_encode(NULL, count, nbits, NULL, 0));
+        REFUSES(S2_BAD_SIZE, s2_list_decode(NULL, 0, count, nbits, NULL));
+    }
+}
+
+static void test_bad_lists(void)
+{
+    static const struct {
+        const char *what;
+        uint8_t low[2], high;
+    } bad[] = {
+        {"no upper part", {0x41, 0x04}, 0},
+        {"one upper part too few", {0x41, 0x04}, 0x03},
+        {"one upper part too many", {0x41, 0x04}, 0x17},
+        {"twice the same position", {0x21, 0x04}, 0x13},
+        {"descending positions", {0x22, 0x04}, 0x13},
+        {"an upper part behind the last", {0x41, 0x04}, 0x43},
+    };
+    for (int64_t i = 0; i < COUNT(bad); i++) {
+        world_reset();
+        memcpy(w.list, bad[i].low, 2);
+        w.list[8] = bad[i].high;
+        spoilt = bad[i].what;
+        REFUSES(S2_BAD_POSITION, s2_list_decode(w.list, 16, 3, 128, w.positions));
+    }
+    /* Of 127 bits, the last position may be 126; sizes and cuts are those of 128 bits. */
+    world_reset();
+    w.list[1] = 0x7c;
+    w.list[8] = 0x23;
+    ACCEPTS(s2_list_decode(w.list, 16, 3, 128, w.positions));
+    CHECK(w.positions[2] == 127);
+    REFUSES(S2_BAD_POSITION, s2_list_decode(w.list, 16, 3, 127, w.positions));
+    REFUSES(S2_BAD_POSITION, s2_list_encode(w.positions, 3, 127, w.list, 16));
+}
+
+/* ------------------------------------------- Plan --------------------------------------------- */
+
+static void test_sizes_of_plan(void)
+{
+    static const int64_t bad[] = {0, 8, 15, 17, 24, 32, -16, INT64_MIN, INT64_MAX, INT64_MAX - 7};
+    static const int64_t nranks[] = {0, -1, S2_MAX_RANKS + 1, INT64_MIN, INT64_MAX};
+    for (int64_t c = 0; c < COUNT(plan_calls); c++) {
+        plan_call call = plan_calls[c];
+        world_reset();
+        ACCEPTS(call(2, 16, w.positions, 3));
+        world_reset();
+        for (int64_t i = 0; i < COUNT(bad); i++)
+            REFUSES(S2_BAD_SIZE, call(2, bad[i], w.positions, 3));
+        for (int64_t i = 0; i < COUNT(nranks); i++)
+            REFUSES(S2_BAD_SIZE, call(nranks[i], 16, w.positions, 3));
+        REFUSES(S2_BAD_SIZE, call(2, 16, w.positions, -1));
+        REFUSES(S2_BAD_SIZE, call(2, 16, w.positions, INT64_MIN));
+        REFUSES(S2_NULL_POINTER, call(2, 16, NULL, 3));
+    }
+}
+
+static s2_status lists_with(const s2_exchange *exchanges, int64_t nsent, int64_t nreceived)
+{
+    return s2_plan_lists(&w.layout, w.bitmaps, 2, 16, w.positions, 3, w.owners, 0, exchanges,
+                         w.sent, nsent, w.received, nreceived, w.owned, w.compact);
+}
+
+static void test_pointers_of_plan(void)
+{
+    const s2_layout *layout = &w.layout;
+    const s2_exchange *exchanges = w.exchanges;
+    world_reset();
+    REFUSES(S2_NULL_POINTER, s2_plan_owners(layout, NULL, 2, 16, 42, w.positions, 3, w.owners));
+    REFUSES(S2_NULL_POINTER, s2_plan_owners(layout, w.bitmaps, 2, 16, 42, w.positions, 3, NULL));
+    REFUSES(S2_NULL_POINTER,
+            s2_plan_exchanges(layout, NULL, 2, 16, w.positions, 3, w.owners, 0, w.exchanges));
+    REFUSES(S2_NULL_POINTER,
+            s2_plan_exchanges(layout, w.bitmaps, 2, 16, w.positions, 3, NULL, 0, w.exchanges));
+    REFUSES(S2_NULL_POINTER,
+            s2_plan_exchanges(layout, w.bitmaps, 2, 16, w.positions, 3, w.owners, 0, NULL));
+    REFUSES(S2_NULL_POINTER,
+            s2_plan_lists(layout, NULL, 2, 16, w.positions, 3, w.owners, 0, exchanges, w.sent, 2,
+                          w.received, 3, w.owned, w.compact));
+    REFUSES(S2_NULL_POINTER,
+            s2_plan_lists(layout, w.bitmaps, 2, 16, w.positions, 3, NULL, 0, exchanges, w.sent, 2,
+                          w.received, 3, w.owned, w.compact));
+    REFUSES(S2_NULL_POINTER, lists_with(NULL, 2, 3));
+    REFUSES(S2_NULL_POINTER, s2_plan_lists(layout, w.bitmaps, 2, 16, w.positions, 3, w.owners, 0,
+                                           exchanges, NULL, 2, w.received, 3, w.owned, w.compact));
+    REFUSES(S2_NULL_POINTER, s2_plan_lists(layout, w.bitmaps, 2, 16, w.positions, 3, w.owners, 0,
+                                           exchanges, w.sent, 2, NULL, 3, w.owned, w.compact));
+    REFUSES(S2_NULL_POINTER, s2_plan_lists(layout, w.bitmaps, 2, 16, w.positions, 3, w.owners, 0,
+                                           exchanges, w.sent, 2, w.received, 3, NULL, w.compact));
+    REFUSES(S2_NULL_POINTER, s2_plan_lists(layout, w.bitmaps, 2, 16, w.positions, 3, w.owners, 0,
+                                           exchanges, w.sent, 2, w.received, 3, w.owned, NULL));
+}
+
+static void test_ranks_of_plan(void)
+{
+    static const int64_t ranks[] = {-1, 2, INT64_MIN, INT64_MAX};
+    static const int16_t owners[] = {-1, 2, 256, INT16_MIN, INT16_MAX};
+    for (int64_t i = 0; i < COUNT(ranks); i++) {
+        world_reset();
+        REFUSES(S2_BAD_SIZE, s2_plan_exchanges(&w.layout, w.bitmaps, 2, 16, w.positions, 3,
+                                               w.owners, ranks[i], w.exchanges));
+        REFUSES(S2_BAD_SIZE,
+                s2_plan_lists(&w.layout, w.bitmaps, 2, 16, w.positions, 3, w.owners, ranks[i],
+                              w.exchanges, w.sent, 2, w.received, 3, w.owned, w.compact));
+    }
+    for (int64_t i = 0; i < COUNT(owners); i++) {
+        world_reset();
+        w.owners[i % 3] = owners[i];
+        REFUSES(S2_BAD_SIZE, plan_exchanges(2, 16, w.positions, 3));
+        REFUSES(S2_BAD_SIZE, lists_with(w.exchanges, 2, 3));
+        ACCEPTS(plan_owners(2, 16, w.positions, 3));
+    }
+    static const int64_t lengths[][2] = {{1, 3},         {3, 3},         {0, 3},  {2, 2},
+                                         {2, 4},         {2, 0},         {-2, 3}, {2, -3},
+                                         {INT64_MAX, 3}, {2, INT64_MIN}, {3, 2}};
+    world_reset();
+    for (int64_t i = 0; i < COUNT(lengths); i++)
+        REFUSES(S2_BAD_SIZE, lists_with(w.exchanges, lengths[i][0], lengths[i][1]));
+    REFUSES(S2_BAD_SIZE, plan_calls[2](2, 16, w.positions, 2));
+    REFUSES(S2_BAD_SIZE, plan_calls[2](2, 16, NULL, 0));
+}
+
 /* ------------------------------------------ Blocks -------------------------------------------- */
 
 static void test_pointers_of_blocks(void)
@@ -216,6 +397,13 @@ int main(void)
         test_bitmap_sizes();
         test_from_nonzero();
         test_sets();
+        test_from_positions();
+        test_pointers_of_lists();
+        test_sizes_of_lists();
+        test_bad_lists();
+        test_sizes_of_plan();
+        test_pointers_of_plan();
+        test_ranks_of_plan();
         test_pointers_of_blocks();
         test_dtypes_and_divisors();
         test_divisors_beyond_float32();

@@ -53,6 +53,44 @@ static void test_positions(void)
         REFUSES(S2_BAD_POSITION, blocks_calls[c](w.positions, 3, 7));
 }
 
+/* Those that the plan and the bitmap do not take, though some of them name blocks. */
+static void test_positions_of_others(void)
+{
+    static const struct {
+        const char *what;
+        int64_t positions[3];
+        int ascend;
+    } bad[] = {
+        {"below zero", {-1, 1, 65}, 0},
+        {"far below zero", {INT64_MIN, 1, 65}, 0},
+        {"twice the same", {1, 1, 65}, 0},
+        {"descending", {2, 1, 65}, 0},
+        {"descending at the end", {1, 65, 2}, 0},
+        {"behind the bitmap", {1, 2, 128}, 0},
+        {"far behind the bitmap", {1, 2, INT64_MAX}, 0},
+        {"a block that is dead", {0, 2, 65}, 1},
+        {"a block that is dead at the end", {1, 2, 64}, 1},
+        {"in the padding of the first segment", {1, 63, 65}, 1},
+        {"behind the last segment's blocks", {1, 2, 66}, 1},
+    };
+    for (int64_t i = 0; i < COUNT(bad); i++) {
+        world_reset();
+        memcpy(w.positions, bad[i].positions, sizeof(w.positions));
+        spoilt = bad[i].what;
+        REFUSES(S2_BAD_POSITION, plan_owners(2, 16, w.positions, 3));
+        REFUSES(S2_BAD_POSITION, plan_exchanges(2, 16, w.positions, 3));
+        if (bad[i].ascend) continue;
+        REFUSES(S2_BAD_POSITION, s2_bitmap_from_positions(w.positions, 3, w.bitmap, 16));
+        REFUSES(S2_BAD_POSITION, s2_list_encode(w.positions, 3, 128, w.list, 16));
+    }
+    world_reset();
+    REFUSES(S2_BAD_POSITION, plan_owners(2, 16, w.positions, 2));
+    REFUSES(S2_BAD_POSITION, plan_exchanges(2, 16, w.positions, 2));
+    REFUSES(S2_BAD_POSITION, plan_owners(2, 16, NULL, 0));
+    REFUSES(S2_BAD_POSITION, plan_exchanges(2, 16, NULL, 0));
+    REFUSES(S2_BAD_POSITION, plan_owners(1, 16, w.positions, 3));
+}
+
 static void test_values(void)
 {
     world_reset();
@@ -81,6 +119,51 @@ static void test_overflow(void)
         w.layout.numel = huge[i];
         for (int64_t c = 0; c < COUNT(layout_calls); c++)
             REFUSES(S2_BAD_SIZE, layout_calls[c](&w.layout, 16));
+    }
+}
+
+/* Sizes that no array has, and bitmaps that are too much together. */
+static void test_overflow_of_plan(void)
+{
+    static const int64_t huge[] = {S2_MAX_NUMEL + 1, INT64_C(1) << 61, INT64_MAX};
+    world_reset();
+    for (int64_t i = 0; i < COUNT(huge); i++) {
+        REFUSES(S2_BAD_SIZE, s2_bitmap_from_positions(w.positions, huge[i], w.bitmap, 16));
+        for (int64_t c = 0; c < COUNT(plan_calls); c++)
+            REFUSES(S2_BAD_SIZE, plan_calls[c](2, 16, w.positions, huge[i]));
+    }
+    w.segments[1].first_bit = INT64_C(1) << 62;
+    int64_t nbytes = (INT64_C(1) << 59) + 8;
+    for (int64_t c = 0; c < COUNT(plan_calls); c++) {
+        REFUSES(S2_BAD_SIZE, plan_calls[c](2, nbytes, w.positions, 3));
+        REFUSES(S2_BAD_SIZE, plan_calls[c](32, nbytes, w.positions, 3));
+    }
+}
+
+/* One rank owns a block as long as an array can be. */
+static void test_long_blocks_of_plan(void)
+{
+    static const int64_t lengths[] = {S2_MAX_NUMEL, INT64_MAX};
+    for (int64_t i = 0; i < COUNT(lengths); i++) {
+        world_reset();
+        w.segments[0].block = w.segments[1].block = lengths[i];
+        memset(w.bitmaps, 0, sizeof(w.bitmaps));
+        w.bitmaps[16] = 1;
+        w.positions[0] = 0;
+        if (lengths[i] <= S2_MAX_NUMEL) {
+            ACCEPTS(plan_owners(2, 16, w.positions, 1));
+            CHECK(w.owners[0] == 1);
+            ACCEPTS(plan_exchanges(2, 16, w.positions, 1));
+            CHECK(w.exchanges[1].owned_numel == lengths[i]);
+            CHECK(w.exchanges[0].owned_numel == 0 && w.exchanges[1].sent_numel == 0);
+        } else {
+            REFUSES(S2_BAD_SIZE, plan_owners(2, 16, w.positions, 1));
+            REFUSES(S2_BAD_SIZE, plan_exchanges(2, 16, w.positions, 1));
+        }
+        w.bitmaps[8] = 1;
+        w.positions[1] = 64;
+        REFUSES(S2_BAD_SIZE, plan_owners(2, 16, w.positions, 2));
+        REFUSES(S2_BAD_SIZE, plan_exchanges(2, 16, w.positions, 2));
     }
 }
 
@@ -121,6 +204,42 @@ static void test_long_blocks(void)
     }
 }
 
+static void nothing_planned(const s2_layout *layout)
+{
+    s2_segment *compact = layout->nsegments == 0 ? NULL : w.compact;
+    world_reset();
+    memset(w.compact, 1, sizeof(w.compact));
+    ACCEPTS(s2_plan_owners(layout, NULL, 2, 0, 42, NULL, 0, NULL));
+    ACCEPTS(s2_plan_exchanges(layout, NULL, 2, 0, NULL, 0, NULL, 1, w.exchanges));
+    for (int rank = 0; rank < 2; rank++) {
+        const s2_exchange e = w.exchanges[rank];
+        CHECK(e.sent_blocks == 0 && e.received_blocks == 0 && e.owned_blocks == 0);
+        CHECK(e.sent_numel == 0 && e.received_numel == 0 && e.owned_numel == 0);
+    }
+    ACCEPTS(s2_plan_lists(layout, NULL, 2, 0, NULL, 0, NULL, 1, w.exchanges, NULL, 0, NULL, 0, NULL,
+                          compact));
+    for (int64_t s = 0; s < layout->nsegments; s++) {
+        const s2_segment got = w.compact[s];
+        CHECK(got.offset == 0 && got.numel == 0 && got.first_bit == 0);
+        CHECK(got.block == layout->segments[s].block);
+    }
+    REFUSES(S2_BAD_POSITION, s2_plan_owners(layout, NULL, 2, 0, 42, w.positions, 1, w.owners));
+    REFUSES(S2_NULL_POINTER, s2_plan_exchanges(layout, NULL, 2, 0, NULL, 0, NULL, 1, NULL));
+    REFUSES(S2_NULL_POINTER, s2_plan_lists(layout, NULL, 2, 0, NULL, 0, NULL, 1, NULL, NULL, 0,
+                                           NULL, 0, NULL, compact));
+    REFUSES(S2_BAD_SIZE, s2_plan_exchanges(layout, NULL, 2, 0, NULL, 0, NULL, 2, w.exchanges));
+    REFUSES(S2_BAD_SIZE, s2_plan_owners(layout, NULL, 0, 0, 42, NULL, 0, NULL));
+}
+
+static void nothing_listed(int64_t nbits)
+{
+    w.numel = -1;
+    ACCEPTS(s2_list_nbytes(nbits, 0, &w.numel));
+    CHECK(w.numel == 0);
+    ACCEPTS(s2_list_encode(NULL, 0, nbits, NULL, 0));
+    ACCEPTS(s2_list_decode(NULL, 0, 0, nbits, NULL));
+}
+
 /* NULL is as good as any address where there is nothing. */
 static void test_nothing(void)
 {
@@ -144,7 +263,13 @@ static void test_nothing(void)
         ACCEPTS(s2_blocks_add(layout, NULL, S2_FLOAT32, 0, NULL, 0, NULL, S2_FLOAT64, NULL));
         ACCEPTS(s2_blocks_clear_dead(layout, NULL, 0, NULL, S2_FLOAT32, NULL));
         REFUSES(S2_BAD_POSITION, s2_blocks_packed_numel(layout, w.positions, 1, &w.numel));
+        nothing_planned(layout);
     }
+    for (int64_t nbits = 0; nbits <= 64; nbits += 16)
+        nothing_listed(nbits);
+    nothing_listed(S2_MAX_NUMEL);
+    ACCEPTS(s2_bitmap_from_positions(NULL, 0, NULL, 0));
+    REFUSES(S2_BAD_POSITION, s2_bitmap_from_positions(w.positions, 1, NULL, 0));
     ACCEPTS(s2_bitmap_or(NULL, NULL, 0));
     ACCEPTS(s2_bitmap_andnot(NULL, NULL, 0));
     ACCEPTS(s2_bitmap_positions(NULL, 0, NULL, 0));
@@ -165,9 +290,12 @@ int main(void)
     test_begin("test_bad_sizes");
     for (int v = 0; variant_use(v); v++) {
         test_positions();
+        test_positions_of_others();
         test_values();
         test_overflow();
+        test_overflow_of_plan();
         test_long_blocks();
+        test_long_blocks_of_plan();
         test_nothing();
     }
     return test_end();

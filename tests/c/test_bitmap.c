@@ -291,6 +291,37 @@ static void check_positions(const uint8_t *bits, int64_t nbytes, placement bitma
     free(wanted);
 }
 
+/* The way back; of spoilt positions nothing is written. */
+static void check_from_positions(const uint8_t *wanted, int64_t nbytes, placement bitmap_at)
+{
+    int64_t *list = test_malloc(64 * nbytes);
+    int64_t npositions = oracle_bitmap_positions(wanted, nbytes, list);
+    for (int v = 0; variant_use(v); v++) {
+        int64_t *positions = guarded_copy(&list_memory, list, 8 * npositions, placement_random(8));
+        uint8_t *bitmap = guarded_place(&bitmap_memory, nbytes, bitmap_at);
+        CHECK(s2_bitmap_from_positions(positions, npositions, bitmap, nbytes) == S2_OK);
+        CHECK(memcmp(bitmap, wanted, (size_t)nbytes) == 0);
+        CHECK(memcmp(positions, list, (size_t)(8 * npositions)) == 0);
+        guarded_check(&list_memory);
+        guarded_check(&bitmap_memory);
+
+        if (npositions == 0) continue;
+        int64_t at = random_below(npositions);
+        const int64_t spoilt[] = {-1, at > 0 ? list[at - 1] : INT64_MIN,
+                                  at + 1 < npositions ? list[at + 1] : 8 * nbytes, INT64_MAX};
+        bitmap = guarded_place(&bitmap_memory, nbytes, bitmap_at);
+        for (int64_t i = 0; i < COUNT(spoilt); i++) {
+            positions[at] = spoilt[i];
+            CHECK(s2_bitmap_from_positions(positions, npositions, bitmap, nbytes) ==
+                  S2_BAD_POSITION);
+        }
+        for (int64_t k = 0; k < nbytes; k++)
+            CHECK(bitmap[k] == 0x5c);
+        guarded_check(&bitmap_memory);
+    }
+    free(list);
+}
+
 static void test_count_and_positions(void)
 {
     case_layout c = case_layout_new();
@@ -302,18 +333,21 @@ static void test_count_and_positions(void)
         test_case("random layout %d, %d %% of the bits", i, percent);
         check_count(&c, bits);
         check_positions(bits, c.bitmap_nbytes, placement_random(1));
+        check_from_positions(bits, c.bitmap_nbytes, placement_random(1));
     }
     for (int64_t distance = 0; distance < 64; distance++) {
         int64_t nbytes = 8 * (1 + random_below(70));
         fill_random(bits, nbytes, random_percent());
         test_case("%" PRId64 " bytes at distance %" PRId64, nbytes, distance);
         check_positions(bits, nbytes, (placement){(int)distance % 2, distance});
+        check_from_positions(bits, nbytes, (placement){(int)distance % 2, distance});
     }
     for (int bit = 0; bit < 192; bit++) {
         memset(bits, 0, 24);
         oracle_set_bit(bits, bit);
         test_case("only bit %d", bit);
         check_positions(bits, 24, placement_random(1));
+        check_from_positions(bits, 24, placement_random(1));
     }
     free(bits);
     case_layout_delete(&c);
@@ -332,6 +366,7 @@ static void test_large_bitmaps(void)
         CHECK(c.bitmap_nbytes == max_nbytes);
         check_count(&c, bits);
         check_positions(bits, max_nbytes, placement_random(1));
+        check_from_positions(bits, max_nbytes, placement_random(1));
     }
     free(bits);
     case_layout_delete(&c);

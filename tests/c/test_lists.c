@@ -122,8 +122,7 @@ static void check_list(const int64_t *wanted, int64_t count, int64_t nbits)
     CHECK(nbytes <= MAX_NBYTES);
 
     oracle_encode(wanted, count, nbits, bytes);
-    const int64_t *positions =
-        guarded_copy(&positions_memory, wanted, size, placement_random(8));
+    const int64_t *positions = guarded_copy(&positions_memory, wanted, size, placement_random(8));
     uint8_t *list = guarded_place(&list_memory, nbytes, placement_random(1));
     CHECK(s2_list_encode(positions, count, nbits, list, nbytes) == S2_OK);
     CHECK(memcmp(list, bytes, (size_t)nbytes) == 0);
@@ -382,12 +381,9 @@ static void test_bad_positions(void)
         count = draw(wrong, nbits);
         if (count == 0) continue;
         int64_t at = random_below(count);
-        const int64_t spoilt[] = {-1,
-                                  INT64_MIN,
-                                  at > 0 ? wrong[at - 1] : -1,
-                                  at + 1 < count ? wrong[at + 1] : nbits,
-                                  nbits,
-                                  INT64_MAX};
+        const int64_t spoilt[] = {
+            -1,    INT64_MIN, at > 0 ? wrong[at - 1] : -1, at + 1 < count ? wrong[at + 1] : nbits,
+            nbits, INT64_MAX};
         int64_t kind = random_below(COUNT(spoilt));
         wrong[at] = spoilt[kind];
         nbytes = oracle_shape(nbits, count).nbytes;

@@ -17,7 +17,32 @@ static const struct {
     uint64_t seed, number, hash;
     uint32_t n, below;
 } hash_vectors[] = {
-@VECTORS@};
+    {0u, 0u, 16294208416658607535u, 3, 2},
+    {0u, 1u, 7960286522194355700u, 3, 1},
+    {0u, 63u, 16309137577984334075u, 3, 2},
+    {0u, 1000000000u, 9647096652429275078u, 3, 1},
+    {0u, 1099511627783u, 4816153298360734956u, 3, 0},
+    {1u, 0u, 10451216379200822465u, 3, 1},
+    {1u, 1u, 13757245211066428519u, 3, 2},
+    {1u, 63u, 9851787880037274203u, 3, 1},
+    {1u, 1000000000u, 2135237286405269267u, 3, 0},
+    {1u, 1099511627783u, 17079942416751657745u, 3, 2},
+    {42u, 0u, 13679457532755275413u, 3, 2},
+    {42u, 1u, 2949826092126892291u, 3, 0},
+    {42u, 63u, 828042018597943978u, 3, 0},
+    {42u, 1000000000u, 16456771455465998769u, 3, 2},
+    {42u, 1099511627783u, 3556363878750648520u, 3, 0},
+    {9223372036854775813u, 0u, 6099647518701997872u, 3, 0},
+    {9223372036854775813u, 1u, 1310410189432148767u, 3, 0},
+    {9223372036854775813u, 63u, 15082319663451212379u, 3, 2},
+    {9223372036854775813u, 1000000000u, 13836567818676816185u, 3, 2},
+    {9223372036854775813u, 1099511627783u, 2916321926864287442u, 3, 0},
+    {18446744073709551615u, 0u, 16490336266968443936u, 3, 2},
+    {18446744073709551615u, 1u, 16834447057089888969u, 3, 2},
+    {18446744073709551615u, 63u, 17742911016552802689u, 3, 2},
+    {18446744073709551615u, 1000000000u, 4225975333757542304u, 3, 0},
+    {18446744073709551615u, 1099511627783u, 9831064479051131778u, 3, 1},
+};
 
 /* The hash, written once more. */
 static uint64_t oracle_hash(uint64_t seed, uint64_t number)
@@ -120,7 +145,8 @@ typedef enum density { NOTHING, FEW, HALF, ALL, ONE_HEAVY, ONE_ALONE, DISJOINT, 
 enum { NDENSITIES = 8 };
 
 static const char *const density_names[NDENSITIES] = {
-    "nothing", "few blocks", "half", "all", "one heavy rank", "one rank alone", "disjoint", "mixed"};
+    "nothing",        "few blocks",     "half",     "all",
+    "one heavy rank", "one rank alone", "disjoint", "mixed"};
 
 static int percent_of(density kind, int is_heavy)
 {
@@ -161,8 +187,7 @@ static void plan_case_touch(plan_case *p, int64_t nranks, density kind)
         }
     }
     for (int64_t bit = 0; kind == DISJOINT && bit < 8 * nbytes; bit++) {
-        if (oracle_bit(all, bit))
-            oracle_set_bit(p->bitmaps + random_below(nranks) * nbytes, bit);
+        if (oracle_bit(all, bit)) oracle_set_bit(p->bitmaps + random_below(nranks) * nbytes, bit);
     }
     free(all);
     plan_case_unite(p);
@@ -273,9 +298,8 @@ static placed place_inputs(const plan_case *p, const int16_t *owners)
         guarded_copy(&bitmaps_memory, p->bitmaps, p->nranks * p->nbytes, placement_random(1));
     in.positions =
         guarded_copy(&positions_memory, p->positions, 8 * p->nunion, placement_random(8));
-    in.owners = owners
-                    ? guarded_copy(&owners_memory, owners, 2 * p->nunion, placement_random(2))
-                    : NULL;
+    in.owners =
+        owners ? guarded_copy(&owners_memory, owners, 2 * p->nunion, placement_random(2)) : NULL;
     return in;
 }
 
@@ -411,7 +435,8 @@ static void call_lists(const plan_case *p, placed in, int64_t rank, const s2_exc
                        const lists *wanted, int64_t nunion, int64_t nsent, int64_t nreceived,
                        int refused)
 {
-    int64_t nsegments = p->c.layout.nsegments, compact_size = nsegments * (int64_t)sizeof(s2_segment);
+    int64_t nsegments = p->c.layout.nsegments,
+            compact_size = nsegments * (int64_t)sizeof(s2_segment);
     int64_t *sent = guarded_place(&sent_memory, 8 * wanted->nsent, placement_random(8));
     int64_t *received = guarded_place(&received_memory, 8 * wanted->nreceived, placement_random(8));
     int64_t *owned = guarded_place(&owned_memory, 8 * p->nunion, placement_random(8));
@@ -436,19 +461,20 @@ static void call_lists(const plan_case *p, placed in, int64_t rank, const s2_exc
     guarded_check(&compact_memory);
 }
 
-/* That `compact` is a layout, and that its packed blocks are the blocks that the rank owns. */
-static void check_compact(const plan_case *p, const lists *l, const s2_exchange *own)
+/* That `compact` is a layout, in which the rows that each rank sends have their place. */
+static void check_compact(const plan_case *p, const lists *l, int64_t rank,
+                          const s2_exchange *exchanges)
 {
-    int64_t nbytes, nsegments = p->c.layout.nsegments, numel = own->owned_numel, packed = -1;
-    s2_layout compact = {l->compact, nsegments, numel};
+    int64_t nbytes, at = 0;
+    s2_layout compact = {l->compact, p->c.layout.nsegments, exchanges[rank].owned_numel};
     CHECK(s2_layout_bitmap_nbytes(&compact, &nbytes) == S2_OK);
-    if (nsegments > 0)
-        CHECK(l->compact[nsegments - 1].offset + l->compact[nsegments - 1].numel == numel);
-    CHECK(own->received_blocks <= l->nreceived);
-    for (int64_t i = 0, at = 0; i < 1; i++, at += own->received_blocks) {
-        CHECK(s2_blocks_packed_numel(&compact, l->received, 0, &packed) == S2_OK);
-        CHECK(packed == 0);
+    for (int64_t other = 0; other < p->nranks; other++) {
+        int64_t n = exchanges[other].received_blocks, numel = -1;
+        CHECK(s2_blocks_packed_numel(&compact, l->received + at, n, &numel) == S2_OK);
+        CHECK(numel == exchanges[other].received_numel);
+        at += n;
     }
+    CHECK(at == l->nreceived);
 }
 
 static void check_lists(const plan_case *p, const int16_t *owners, int64_t rank,
@@ -460,7 +486,7 @@ static void check_lists(const plan_case *p, const int16_t *owners, int64_t rank,
         guarded_copy(&exchanges_memory, wanted, size, placement_random(8));
     lists l = oracle_lists(p, owners, rank);
     int64_t n = p->nunion, sent = l.nsent, received = l.nreceived;
-    check_compact(p, &l, &wanted[rank]);
+    check_compact(p, &l, rank, wanted);
     call_lists(p, in, rank, exchanges, &l, n, sent, received, 0);
     call_lists(p, in, rank, exchanges, &l, n, sent + 1, received, 1);
     call_lists(p, in, rank, exchanges, &l, n, sent - 1, received, 1);
@@ -472,4 +498,270 @@ static void check_lists(const plan_case *p, const int16_t *owners, int64_t rank,
     guarded_check(&exchanges_memory);
     check_inputs(p, in, owners);
     lists_delete(&l);
+}
+
+/* ------------------------------------------ Tests --------------------------------------------- */
+
+/* The exchanges and the lists of one rank. */
+static void check_rank(const plan_case *p, const int16_t *owners, int64_t rank)
+{
+    s2_exchange wanted[S2_MAX_RANKS];
+    oracle_exchanges(p, owners, rank, wanted);
+    check_exchanges(p, owners, rank, wanted);
+    check_lists(p, owners, rank, wanted);
+}
+
+/* Owners of all kinds: any ranks, one alone, runs. */
+static void draw_owners(const plan_case *p, int16_t *owners)
+{
+    int64_t kind = random_below(3), rank = random_below(p->nranks);
+    for (int64_t j = 0; j < p->nunion; j++) {
+        if (kind == 0 || (kind == 1 && random_chance(10))) rank = random_below(p->nranks);
+        owners[j] = (int16_t)rank;
+    }
+}
+
+static void check_plan(plan_case *p)
+{
+    static const uint64_t seeds[] = {0, 1, 42, UINT64_MAX};
+    int16_t *owners = test_malloc(2 * p->nunion);
+    check_owners(p, random_bits());
+    check_owners(p, seeds[random_below(COUNT(seeds))]);
+    check_rank(p, p->owners, 0);
+    check_rank(p, p->owners, random_below(p->nranks));
+    draw_owners(p, owners);
+    check_rank(p, owners, p->nranks - 1);
+    if (p->nunion > 0) check_rank(p, owners, owners[random_below(p->nunion)]);
+    free(owners);
+}
+
+static void test_random_cases(void)
+{
+    plan_case p = plan_case_new();
+    for (int i = 0; i < 320; i++) {
+        plan_case_random(&p, i);
+        check_plan(&p);
+    }
+    plan_case_delete(&p);
+}
+
+/* Two ranks and the header's layout; world.c has the same, worked out by hand. */
+static void test_small_example(void)
+{
+    s2_segment segments[2] = {{0, 6, 2, 0}, {6, 4, 3, 64}};
+    s2_layout layout = {segments, 2, 10};
+    static const uint8_t bitmaps[32] = {[0] = 2, [8] = 2, [16] = 4, [24] = 2};
+    static const int64_t positions[3] = {1, 2, 65};
+    static const int16_t owners[3] = {0, 1, 0};
+    static const s2_exchange wanted[2] = {{2, 5, 2, 5, 2, 5}, {0, 0, 1, 3, 1, 2}};
+    static const int64_t wanted_sent[2] = {1, 65}, wanted_received[3] = {0, 64, 64};
+    static const int64_t wanted_owned[3] = {1, 65, 2};
+    static const s2_segment wanted_compact[2] = {{0, 2, 2, 0}, {2, 3, 3, 64}};
+    s2_exchange exchanges[2];
+    int64_t sent[2], received[3], owned[3];
+    s2_segment compact[2];
+    test_case("the small example");
+    CHECK(s2_plan_exchanges(&layout, bitmaps, 2, 16, positions, 3, owners, 0, exchanges) == S2_OK);
+    CHECK(memcmp(exchanges, wanted, sizeof(wanted)) == 0);
+    CHECK(s2_plan_lists(&layout, bitmaps, 2, 16, positions, 3, owners, 0, exchanges, sent, 2,
+                        received, 3, owned, compact) == S2_OK);
+    CHECK(memcmp(sent, wanted_sent, sizeof(sent)) == 0);
+    CHECK(memcmp(received, wanted_received, sizeof(received)) == 0);
+    CHECK(memcmp(owned, wanted_owned, sizeof(owned)) == 0);
+    CHECK(memcmp(compact, wanted_compact, sizeof(compact)) == 0);
+}
+
+/* Every number of ranks; that sums no more fit a rank's room than its cap says. */
+static void test_every_number_of_ranks(void)
+{
+    plan_case p = plan_case_new();
+    for (int64_t nranks = 1; nranks <= S2_MAX_RANKS; nranks++) {
+        density kind = nranks % 2 == 0 ? ONE_HEAVY : HALF;
+        case_layout_single(&p.c, 1 + nranks % 5, 300 + random_below(600), 0);
+        plan_case_touch(&p, nranks, kind);
+        test_case("%" PRId64 " ranks, %s, %" PRId64 " blocks", nranks, density_names[kind],
+                  p.nunion);
+        check_owners(&p, random_bits());
+        check_rank(&p, p.owners, random_below(nranks));
+    }
+    plan_case_delete(&p);
+}
+
+/* One rank touched nearly all of many blocks, so that most of them are left over. */
+static void test_many_left_over(void)
+{
+    static const density kinds[] = {ONE_HEAVY, ONE_ALONE, DISJOINT, ALL};
+    static const int64_t numbers[] = {2, 3, 16};
+    plan_case p = plan_case_new();
+    for (int64_t k = 0; k < COUNT(kinds) * COUNT(numbers); k++) {
+        density kind = kinds[k % COUNT(kinds)];
+        int64_t nranks = numbers[k / COUNT(kinds)];
+        case_layout_single(&p.c, 1 + k % 3, 12000, 3);
+        plan_case_touch(&p, nranks, kind);
+        test_case("%" PRId64 " ranks, %s, %" PRId64 " blocks", nranks, density_names[kind],
+                  p.nunion);
+        check_plan(&p);
+    }
+    plan_case_delete(&p);
+}
+
+/* What the ranks find, each for itself, fits together. */
+static void test_ranks_agree(void)
+{
+    plan_case p = plan_case_new();
+    for (int i = 0; i < 40; i++) {
+        plan_case_random(&p, i);
+        if (p.nranks > 9 || p.nunion == 0) continue;
+        s2_exchange all[9][9];
+        uint64_t seed = random_bits();
+        CHECK(s2_plan_owners(&p.c.layout, p.bitmaps, p.nranks, p.nbytes, seed, p.positions,
+                             p.nunion, p.owners) == S2_OK);
+        for (int64_t rank = 0; rank < p.nranks; rank++)
+            CHECK(s2_plan_exchanges(&p.c.layout, p.bitmaps, p.nranks, p.nbytes, p.positions,
+                                    p.nunion, p.owners, rank, all[rank]) == S2_OK);
+        for (int64_t a = 0; a < p.nranks; a++) {
+            for (int64_t b = 0; b < p.nranks; b++) {
+                CHECK(all[a][b].sent_blocks == all[b][a].received_blocks);
+                CHECK(all[a][b].sent_numel == all[b][a].received_numel);
+                CHECK(all[a][b].owned_blocks == all[0][b].owned_blocks);
+                CHECK(all[a][b].owned_numel == all[0][b].owned_numel);
+            }
+        }
+    }
+    plan_case_delete(&p);
+}
+
+/* ------------------------------------------ Errors -------------------------------------------- */
+
+/* That both functions refuse, and write nothing. */
+static void check_refused(const plan_case *p, s2_status status, int64_t nunion)
+{
+    int16_t *zeros = test_malloc(2 * nunion);
+    memset(zeros, 0, (size_t)(2 * nunion));
+    const uint8_t *bitmaps =
+        guarded_copy(&bitmaps_memory, p->bitmaps, p->nranks * p->nbytes, placement_random(1));
+    const int64_t *positions =
+        guarded_copy(&positions_memory, p->positions, 8 * nunion, placement_random(8));
+    int16_t *owners = guarded_place(&owners_memory, 2 * nunion, placement_random(2));
+    s2_exchange *exchanges = guarded_place(
+        &exchanges_memory, p->nranks * (int64_t)sizeof(s2_exchange), placement_random(8));
+    CHECK(s2_plan_owners(&p->c.layout, bitmaps, p->nranks, p->nbytes, 7, positions, nunion,
+                         owners) == status);
+    CHECK(s2_plan_exchanges(&p->c.layout, bitmaps, p->nranks, p->nbytes, positions, nunion, zeros,
+                            0, exchanges) == status);
+    CHECK(is_untouched(&owners_memory) && is_untouched(&exchanges_memory));
+    guarded_check(&owners_memory);
+    guarded_check(&exchanges_memory);
+    free(zeros);
+}
+
+/* Positions that ascend and may name blocks, but are not those of the union. */
+static void test_positions_of_another_union(void)
+{
+    plan_case p = plan_case_new();
+    for (int i = 0; i < 160; i++) {
+        plan_case_random(&p, i);
+        if (p.nunion == 0) continue;
+        int64_t n = p.nunion, at = random_below(n), before = p.positions[at];
+        test_case("random case %d, of %" PRId64 " positions one is wrong", i, n);
+        check_refused(&p, S2_BAD_POSITION, n - 1);
+        p.positions[at] = before + 1;
+        check_refused(&p, S2_BAD_POSITION, n);
+        p.positions[at] = before - 1;
+        check_refused(&p, S2_BAD_POSITION, n);
+        p.positions[at] = before;
+        p.positions[n] = p.positions[n - 1] + 1;
+        check_refused(&p, S2_BAD_POSITION, n + 1);
+
+        /* One left out, though there are as many; one that nobody touched. */
+        memmove(p.positions + at, p.positions + at + 1, (size_t)(8 * (n - 1 - at)));
+        check_refused(&p, S2_BAD_POSITION, n - 1);
+        plan_case_unite(&p);
+        for (int64_t rank = 0; rank < p.nranks; rank++)
+            p.bitmaps[rank * p.nbytes + before / 8] &= (uint8_t) ~(1u << before % 8);
+        check_refused(&p, S2_BAD_POSITION, n);
+    }
+    plan_case_delete(&p);
+}
+
+/* A bit that belongs to no block, with and without a position that names it. */
+static void test_bits_of_no_block(void)
+{
+    plan_case p = plan_case_new();
+    for (int i = 0; i < 160; i++) {
+        plan_case_random(&p, i);
+        if (p.nbytes == 0) continue;
+        int64_t stray = random_below(8 * p.nbytes), rank = random_below(p.nranks), n = p.nunion;
+        oracle_block block;
+        if (oracle_find_block(&p.c.layout, stray, &block)) continue;
+        oracle_set_bit(p.bitmaps + rank * p.nbytes, stray);
+        test_case("random case %d, bit %" PRId64 " is of no block", i, stray);
+        check_refused(&p, S2_BAD_POSITION, n);
+        while (n > 0 && p.positions[n - 1] > stray) {
+            p.positions[n] = p.positions[n - 1];
+            n--;
+        }
+        p.positions[n] = stray;
+        check_refused(&p, S2_BAD_POSITION, p.nunion + 1);
+    }
+    plan_case_delete(&p);
+}
+
+static void test_bad_owners(void)
+{
+    plan_case p = plan_case_new();
+    for (int i = 0; i < 80; i++) {
+        plan_case_random(&p, i);
+        if (p.nunion == 0) continue;
+        const int16_t wrong[] = {-1, INT16_MIN, (int16_t)p.nranks, INT16_MAX};
+        int64_t at = random_below(p.nunion);
+        s2_exchange wanted[S2_MAX_RANKS];
+        oracle_owners(&p, 0, p.owners);
+        oracle_exchanges(&p, p.owners, 0, wanted);
+        lists l = oracle_lists(&p, p.owners, 0);
+        for (int64_t k = 0; k < COUNT(wrong); k++) {
+            p.owners[at] = wrong[k];
+            placed in = place_inputs(&p, p.owners);
+            s2_exchange *exchanges = guarded_place(
+                &exchanges_memory, p.nranks * (int64_t)sizeof(s2_exchange), placement_random(8));
+            test_case("random case %d, owner %" PRId64 " is %d", i, at, wrong[k]);
+            CHECK(s2_plan_exchanges(&p.c.layout, in.bitmaps, p.nranks, p.nbytes, in.positions,
+                                    p.nunion, in.owners, 0, exchanges) == S2_BAD_SIZE);
+            CHECK(is_untouched(&exchanges_memory));
+            call_lists(&p, in, 0, wanted, &l, p.nunion, l.nsent, l.nreceived, 1);
+        }
+        lists_delete(&l);
+    }
+    plan_case_delete(&p);
+}
+
+int main(void)
+{
+    test_begin("test_plan");
+    bitmaps_memory = guarded_new(S2_MAX_RANKS * MAX_NBYTES + 64);
+    positions_memory = guarded_new(8 * MAX_BLOCKS + 64);
+    owners_memory = guarded_new(2 * MAX_BLOCKS + 64);
+    exchanges_memory = guarded_new(S2_MAX_RANKS * (int64_t)sizeof(s2_exchange) + 64);
+    sent_memory = guarded_new(8 * MAX_BLOCKS + 64);
+    received_memory = guarded_new(8 * S2_MAX_RANKS * MAX_BLOCKS + 64);
+    owned_memory = guarded_new(8 * MAX_BLOCKS + 64);
+    compact_memory = guarded_new(CASE_SEGMENTS * (int64_t)sizeof(s2_segment) + 64);
+    test_hash();
+    test_small_example();
+    test_random_cases();
+    test_every_number_of_ranks();
+    test_many_left_over();
+    test_ranks_agree();
+    test_positions_of_another_union();
+    test_bits_of_no_block();
+    test_bad_owners();
+    guarded_delete(&bitmaps_memory);
+    guarded_delete(&positions_memory);
+    guarded_delete(&owners_memory);
+    guarded_delete(&exchanges_memory);
+    guarded_delete(&sent_memory);
+    guarded_delete(&received_memory);
+    guarded_delete(&owned_memory);
+    guarded_delete(&compact_memory);
+    return test_end();
 }
