@@ -146,7 +146,7 @@ s2_status s2_bitmap_from_positions(const int64_t *positions, int64_t npositions,
                                    int64_t nbytes)
 {
     S2_RETURN_IF_ERROR(check_pair(bitmap, bitmap, nbytes));
-    if (npositions < 0 || nbytes > S2_MAX_NUMEL) return S2_BAD_SIZE;
+    if (npositions < 0 || npositions > S2_MAX_NUMEL || nbytes > S2_MAX_NUMEL) return S2_BAD_SIZE;
     if (s2_is_null(positions, npositions)) return S2_NULL_POINTER;
     S2_RETURN_IF_ERROR(s2_positions_check(positions, npositions, 8 * nbytes));
 

@@ -34,7 +34,7 @@ s2_status s2_blocks_packed_numel(const s2_layout *layout, const int64_t *positio
     int64_t total = 0, done = 0;
 
     S2_RETURN_IF_ERROR(s2_layout_check(layout));
-    if (npositions < 0) return S2_BAD_SIZE;
+    if (npositions < 0 || npositions > S2_MAX_NUMEL) return S2_BAD_SIZE;
     if (s2_is_null(positions, npositions) || numel == NULL) return S2_NULL_POINTER;
     S2_RETURN_IF_ERROR(s2_positions_check(positions, npositions, INT64_MAX));
     for (int64_t i = 0; i < layout->nsegments && done < npositions; i++) {

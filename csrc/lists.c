@@ -97,6 +97,7 @@ static s2_status check_list(const uint8_t *list, const struct shape *shape, int6
         for (uint64_t bits = s2_load_word(high + at); bits != 0; bits &= bits - 1, i++) {
             if (i == count) return S2_BAD_POSITION;
             int64_t upper = 8 * at + s2_lowest_bit(bits) - i;
+            if (upper > (nbits - 1) >> shape->low_bits) return S2_BAD_POSITION;
             uint64_t low = get_bits(list, i * shape->low_bits, shape->low_bits);
             int64_t position = upper << shape->low_bits | (int64_t)low;
             if (position <= previous || position >= nbits) return S2_BAD_POSITION;

@@ -58,7 +58,10 @@ static s2_status check_sizes(const s2_layout *layout, const struct bitmaps *bitm
                              const int64_t *positions, int64_t nunion)
 {
     S2_RETURN_IF_ERROR(s2_layout_check_bitmap(layout, bitmaps->first, bitmaps->nbytes));
-    if (bitmaps->nranks < 1 || bitmaps->nranks > S2_MAX_RANKS || nunion < 0) return S2_BAD_SIZE;
+    if (bitmaps->nranks < 1 || bitmaps->nranks > S2_MAX_RANKS || nunion < 0 ||
+        nunion > S2_MAX_NUMEL)
+        return S2_BAD_SIZE;
+    if (bitmaps->nbytes > S2_MAX_NUMEL / bitmaps->nranks) return S2_BAD_SIZE;
     return s2_is_null(positions, nunion) ? S2_NULL_POINTER : S2_OK;
 }
 
@@ -277,7 +280,7 @@ struct parts {
 
 /* Sets the parts' beginnings, and checks the lists' lengths. */
 static s2_status begin_parts(struct parts *parts, const s2_exchange *exchanges, int64_t nranks,
-                             int64_t nsent, int64_t nreceived)
+                             int64_t nsent, int64_t nreceived, int64_t nunion)
 {
     int64_t sent = 0, received = 0, owned = 0;
 
@@ -289,7 +292,7 @@ static s2_status begin_parts(struct parts *parts, const s2_exchange *exchanges, 
         received += exchanges[rank].received_blocks;
         owned += exchanges[rank].owned_blocks;
     }
-    return sent == nsent && received == nreceived ? S2_OK : S2_BAD_SIZE;
+    return sent == nsent && received == nreceived && owned == nunion ? S2_OK : S2_BAD_SIZE;
 }
 
 /* Lists what others send of the blocks `own` of a word; the first of them is number `first` of the
@@ -319,7 +322,7 @@ s2_status s2_plan_lists(const s2_layout *layout, const uint8_t *bitmaps, int64_t
     S2_RETURN_IF_ERROR(check_sizes(layout, &all, positions, nunion));
     S2_RETURN_IF_ERROR(check_owners(owners, nunion, nranks, rank));
     if (exchanges == NULL) return S2_NULL_POINTER;
-    S2_RETURN_IF_ERROR(begin_parts(&next, exchanges, nranks, nsent, nreceived));
+    S2_RETURN_IF_ERROR(begin_parts(&next, exchanges, nranks, nsent, nreceived, nunion));
     if (s2_is_null(sent, nsent) || s2_is_null(received, nreceived) || s2_is_null(owned, nunion) ||
         s2_is_null(compact, layout->nsegments))
         return S2_NULL_POINTER;
