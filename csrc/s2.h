@@ -260,24 +260,30 @@ s2_status s2_list_decode(const uint8_t *list, int64_t nbytes, int64_t count, int
 
 /*
  * Who sums which block.  Once every rank has the bitmaps of all ranks, each block of their union
- * gets an *owner*: one of the ranks that touched it.  The others send their rows of the block to
- * the owner, which adds them in rank order and sends the result to everybody.  All ranks compute
- * the same plan from the same bitmaps, so neither positions nor sizes travel with the rows.
+ * gets an *owner*, one of the ranks that touched it unless that would load a rank too much.  The
+ * others send their rows of the block to the owner, which adds them in rank order and sends the
+ * result to everybody.  All ranks compute the same plan from the same bitmaps, so neither positions
+ * nor sizes travel with the rows.
  *
- *   1. The candidate for a block is picked, by a hash of its position, among those that touched it.
- *   2. No rank should own more than a cap: 1.05 of an even share of the union's elements, rounded
- * up to a multiple of the union's longest block.  Taken in the order of their positions, a rank
- *      owns its candidates as long as the sum of their lengths is within the cap.
- *   3. Blocks left over go to ranks that have room.  Left-over elements and free elements are
- *      numbered, in the order of positions and of ranks; a block goes to the rank whose room has
- * the number of its first element.  So no rank owns as much as the cap and one longest block more,
- *      or, where all blocks have one length, more than the cap.
+ * Step 1.  The candidate for a block is picked, by a hash of its position, among the ranks that
+ * touched it.
+ *
+ * Step 2.  No rank should own more than a cap: numel + floor(numel / 20), for the numel elements of
+ * the union, divided by nranks and rounded down, plus 1, and that rounded up to a multiple of the
+ * union's longest block.  Taken in the order of their positions, a rank owns its candidates as long
+ * as the sum of their lengths is within the cap.
+ *
+ * Step 3.  Blocks left over go to ranks that have room.  Left-over elements and free elements are
+ * numbered, in the order of positions and of ranks; a block goes to the rank whose room has the
+ * number of its first element.  So no rank owns as much as the cap and one longest block more, or,
+ * where all blocks have one length, more than the cap.
  *
  * Steps 2 and 3 are prefix sums, so that a parallel machine can find the same plan.
  *
  * All functions of this section take the layout of the bucket and `bitmaps`: those of ranks 0 to
  * nranks - 1, one behind the other, `nbytes` each.  `positions` are those of the union, `nunion` of
- * them; S2_BAD_POSITION where they are not.
+ * them; S2_BAD_POSITION where they are not.  `owners` and `rank` lie below nranks, else
+ * S2_BAD_SIZE.
  */
 
 #define S2_MAX_RANKS 256
