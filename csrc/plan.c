@@ -319,10 +319,11 @@ s2_status s2_plan_lists(const s2_layout *layout, const uint8_t *bitmaps, int64_t
     struct parts next;
     int64_t segment = -1, in_segment = 0; /* the present one, and how many of its blocks are ours */
 
-    S2_RETURN_IF_ERROR(check(layout, &all, positions, nunion));
+    S2_RETURN_IF_ERROR(check_sizes(layout, &all, positions, nunion));
     S2_RETURN_IF_ERROR(check_owners(owners, nunion, nranks, rank));
     if (exchanges == NULL) return S2_NULL_POINTER;
     S2_RETURN_IF_ERROR(begin_parts(&next, exchanges, nranks, nsent, nreceived, nunion));
+    S2_RETURN_IF_ERROR(check(layout, &all, positions, nunion));
     if (s2_is_null(sent, nsent) || s2_is_null(received, nreceived) || s2_is_null(owned, nunion) ||
         s2_is_null(compact, layout->nsegments))
         return S2_NULL_POINTER;
