@@ -6,6 +6,7 @@ import gc
 import inspect
 import pickle
 import resource
+import threading
 import weakref
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
 from s2reducer import S2State, s2_hook
+from s2reducer.engine import engine_of
 
 
 def make_ddp(**flags: Any) -> DistributedDataParallel:
@@ -144,6 +146,15 @@ def test_memory_is_flat_over_two_hundred_steps(ranks: Ranks) -> None:
         assert objects < 50 and tensors == 0 and layouts == 0
 
 
+def wait_for_lanes() -> None:
+    """A lane lets go of a bucket only after it has given the result away."""
+    engine = engine_of(dist.group.WORLD, torch.device("cpu"))
+    for lane in (engine._index_lane, engine._values_lane):
+        idle = threading.Event()
+        lane.put(idle.set)
+        assert idle.wait(10)
+
+
 def drop_everything() -> list[bool]:
     ddp = make_ddp()
     state = s2reducer.register(ddp)
@@ -151,6 +162,7 @@ def drop_everything() -> list[bool]:
         backward(ddp, step)
     references = [weakref.ref(ddp), weakref.ref(state), weakref.ref(ddp.module.p[0])]
     report = state.report()
+    wait_for_lanes()
     del ddp, state
     gc.collect()
     assert report.steps == 3
@@ -165,6 +177,7 @@ def keep_the_state_alone() -> bool:
     ddp = make_ddp()
     state = s2reducer.register(ddp)
     backward(ddp, 0)
+    wait_for_lanes()
     parameter = weakref.ref(ddp.module.p[0])
     del ddp
     gc.collect()
