@@ -54,10 +54,10 @@ def choose(layout: Layout, index: Index, dtype: torch.dtype, plan: str, exact: b
     if plan != "auto":
         return Choice(plan, "as set")
     candidates = costs(layout, index, dtype)
+    dense = candidates["dense"]
     if exact:
         candidates = {name: candidates[name] for name in ("owner", "gather")}
     cheapest = min(candidates, key=lambda name: candidates[name])
     if cheapest == "dense":
         return Choice("dense", "no plan sends fewer bytes")
-    dense = costs(layout, index, dtype)["dense"]
     return Choice(cheapest, f"{100 * candidates[cheapest] / dense:.3g} % of dense bytes")
