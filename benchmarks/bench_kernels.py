@@ -1,58 +1,64 @@
 # SPDX-License-Identifier: MIT
-"""The kernels on one thread, beside a plain read and a plain copy of the same bytes.
+"""The kernels on one thread, beside a plain read and plain copies of the same bytes.
 
     python benchmarks/bench_kernels.py
 
-Each row pairs a kernel with a yardstick that moves the same bytes: `torch.sum` for a read, the C
-library's `memcpy` of contiguous memory for a copy; `Tensor.copy_` stands beside it as another.
+Each line sets a kernel beside yardsticks that move the same bytes.  For a scan that is a read by
+`torch.sum`.  For a gather and a scatter of rows it is the C library's memcpy, twice: of contiguous
+memory, and of the very same scattered rows one by one, which is what a copy of these bytes can be;
+rows of 2 KB end before a processor's prefetchers are under way.  `Tensor.copy_` stands beside them.
 GB/s counts the bytes that a kernel has to read (scan) or that it moves from one place to another
-(gather, scatter), 1 GB = 1e9 bytes; a copy's bytes are counted once.  `of yardstick` is the
-kernel's speed over the yardstick's, the median over all turns and the quartiles.
+(gather, scatter), 1 GB = 1e9 bytes; a copy's bytes are counted once.  `of a ...` is the kernel's
+speed over the yardstick's, the median over all turns and the quartiles.
 
-Rows of a gather and a scatter come from memory, as they do behind a backward pass, not from a
-cache: every turn names other rows, and together the turns touch all of the bucket before any row
-comes again.  The copy walks through the bucket in the same way.
+Rows come from memory, as they do behind a backward pass, not from a cache: every turn names other
+rows, and together the turns touch all of the bucket before any row comes again.  The copies go
+through the bucket in the same way, at another place of it.
 """
 
 import argparse
-import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from copies import RowCopies, memcpy
 from paired import Pair, Spread, machine, measure, seconds, write_json
 
 from s2reducer import _C
 
 OPS = torch.ops.s2reducer
 FLOAT_NBYTES = 4
+DENSITIES = (0.01, 0.1)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--megabytes", type=int, default=256, help="size of the bucket")
-    parser.add_argument("--turns", type=int, default=25, help="pairs that are timed for each row")
+    parser.add_argument("--megabytes", type=float, default=256, help="size of the bucket")
+    parser.add_argument("--turns", type=int, default=25, help="turns that are timed for each line")
     parser.add_argument("--row", type=int, default=512, help="floats of a gathered row")
+    parser.add_argument("--calls", type=int, default=2000, help="calls timed together")
     parser.add_argument("--variant", choices=_C.cpu_variants(), help="default: the best one")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.turns < 2:
+        parser.error(f"argument --turns: {arguments.turns} is less than 2")
+    fewest = round(1 / min(DENSITIES))
+    if numel_of(arguments.megabytes) < fewest * arguments.row:
+        parser.error(f"argument --megabytes: the bucket has less than {fewest} rows")
+    return arguments
 
 
-_libc = ctypes.CDLL(None)
-_libc.memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-
-
-def memcpy(to: torch.Tensor, source: torch.Tensor) -> None:
-    _libc.memcpy(to.data_ptr(), source.data_ptr(), source.nbytes)
+def numel_of(megabytes: float) -> int:
+    return int(megabytes * 1e6) // FLOAT_NBYTES // 4096 * 4096
 
 
 def one_segment(numel: int, block: int) -> torch.Tensor:
     return torch.tensor([[0, numel, block, 0]])
 
 
-def scan(values: torch.Tensor, block: int, turns: int) -> Pair:
+def scan(values: torch.Tensor, block: int, turns: int) -> dict[str, Pair]:
     """A bucket of zeros is the slowest to scan: nothing lets the scan leave a block early."""
     nblocks = -(-values.numel() // block)
     bitmap = torch.empty(-(-nblocks // 64) * 8, dtype=torch.uint8)
@@ -66,9 +72,9 @@ def scan(values: torch.Tensor, block: int, turns: int) -> Pair:
     assert torch.equal(bitmap, last), "the bitmap is wrong"
     values[-1] = 0.0
     return measure(
-        lambda _: values.sum(),
         lambda _: OPS.bitmap_from_nonzero(values, segments, bitmap, negative_zeros),
         turns,
+        read=lambda _: values.sum(),
     )
 
 
@@ -79,23 +85,34 @@ def rows_of_turns(nblocks: int, density: float) -> list[torch.Tensor]:
     return [order[i : i + count].sort().values for i in range(0, nblocks - count + 1, count)]
 
 
-def move_rows(values: torch.Tensor, block: int, density: float, turns: int) -> dict[str, Pair]:
-    """Gather and scatter of a share of the blocks, against a copy of as many bytes."""
+def move_rows(
+    values: torch.Tensor, block: int, density: float, turns: int, copies: RowCopies
+) -> tuple[int, dict[str, dict[str, Pair]]]:
+    """Gather and scatter of a share of the blocks, against copies of as many bytes."""
     values.copy_(torch.arange(values.numel()).remainder_(1 << 20))
+    table = values[: values.numel() // block * block].view(-1, block)
     segments = one_segment(values.numel(), block)
-    positions = rows_of_turns(values.numel() // block, density)
+    positions = rows_of_turns(len(table), density)
     packed = torch.empty(positions[0].numel() * block)
     views = values.split(packed.numel())[: len(positions)]
 
+    def rows(turn: int) -> torch.Tensor:
+        return positions[turn % len(positions)]
+
+    def rows_elsewhere(turn: int) -> torch.Tensor:
+        return positions[(turn + len(positions) // 2) % len(positions)]
+
     def gather(turn: int) -> None:
-        OPS.blocks_gather(values, segments, positions[turn % len(positions)], packed)
+        OPS.blocks_gather(values, segments, rows(turn), packed)
 
     def scatter(turn: int) -> None:
-        OPS.blocks_scatter(packed, segments, positions[turn % len(positions)], values)
+        OPS.blocks_scatter(packed, segments, rows(turn), values)
 
-    gather(3)
-    expected = values.view(-1, block)[positions[3 % len(positions)]].view(-1)
-    assert torch.equal(packed, expected), "the gathered rows are wrong"
+    def copy_rows_from(turn: int) -> None:
+        copies.gather(packed, table, rows_elsewhere(turn))
+
+    def copy_rows_to(turn: int) -> None:
+        copies.scatter(packed, table, rows_elsewhere(turn))
 
     def copy_from(turn: int) -> None:
         memcpy(packed, views[turn % len(views)])
@@ -103,93 +120,108 @@ def move_rows(values: torch.Tensor, block: int, density: float, turns: int) -> d
     def copy_to(turn: int) -> None:
         memcpy(views[turn % len(views)], packed)
 
+    for call, moved in ((gather, rows(3)), (copy_rows_from, rows_elsewhere(3))):
+        call(3)
+        assert torch.equal(packed.view(-1, block), table[moved]), "the gathered rows are wrong"
     result = {
         "Tensor.copy_": measure(
-            copy_from,
             lambda turn: packed.copy_(views[(turn + len(views) // 2) % len(views)]),
             turns,
+            copy=copy_from,
         ),
-        "gather": measure(copy_from, gather, turns),
-        "scatter": measure(copy_to, scatter, turns),
+        "gather": measure(gather, turns, copy=copy_from, rows=copy_rows_from),
+        "scatter": measure(scatter, turns, copy=copy_to, rows=copy_rows_to),
     }
-    rows = values.view(-1, block)[positions[turns % len(positions)]].view(-1)
-    assert torch.equal(packed, rows), "the scattered rows are wrong"
-    return result
+    for call, moved in ((scatter, rows(3)), (copy_rows_to, rows_elsewhere(3))):
+        packed.add_(1.0)
+        call(3)
+        assert torch.equal(packed.view(-1, block), table[moved]), "the scattered rows are wrong"
+    return packed.nbytes, result
 
 
-def call_overhead(turns: int) -> Spread:
+def overhead(call: Callable[[], object], calls: int, turns: int) -> Spread:
     """Seconds of an operator call that has next to nothing to do."""
-    bitmap, other = torch.zeros(8, dtype=torch.uint8), torch.zeros(8, dtype=torch.uint8)
-    calls = 2000
 
     def many() -> None:
         for _ in range(calls):
-            OPS.bitmap_or.default(bitmap, other)
+            call()
 
     many()
     return Spread.of([seconds(many) / calls for _ in range(turns)])
 
 
-def gather_overhead(turns: int) -> Spread:
-    """The same for an operator with four tensors: one row of eight floats is gathered."""
+def small_calls() -> dict[str, Callable[[], object]]:
+    """An OR of 8 bytes, and an operator with four tensors that gathers a row of eight floats."""
+    bitmap, other = torch.zeros(8, dtype=torch.uint8), torch.zeros(8, dtype=torch.uint8)
     values, packed = torch.ones(64), torch.empty(8)
     segments, positions = one_segment(64, 8), torch.tensor([3])
-    calls = 2000
+    return {
+        "bitmap_or": lambda: OPS.bitmap_or.default(bitmap, other),
+        "blocks_gather": lambda: OPS.blocks_gather.default(values, segments, positions, packed),
+    }
 
-    def many() -> None:
-        for _ in range(calls):
-            OPS.blocks_gather.default(values, segments, positions, packed)
 
-    many()
-    return Spread.of([seconds(many) / calls for _ in range(turns)])
+class Table:
+    """Lines on the screen, and the same figures for a file."""
+
+    def __init__(self, yardsticks: dict[str, str]) -> None:
+        """``yardsticks``: how the kernel's share of each is called, by the yardstick's name."""
+        self._yardsticks = yardsticks
+        self.rows: list[dict[str, object]] = []
+        columns = (f"{name:>8}  {share:<18}" for name, share in yardsticks.items())
+        print(f"\n{'GB/s':<32}{'kernel':>8}{''.join(columns)}".rstrip())
+
+    def show(self, name: str, nbytes: int, pairs: dict[str, Pair]) -> None:
+        (subject, *_) = (pair.subject for pair in pairs.values())
+        row: dict[str, object] = {
+            "kernel": name,
+            "gigabytes_per_second": gigabytes(nbytes, subject),
+        }
+        line = f"{name:<32}{gigabytes(nbytes, subject):>8.1f}"
+        for yardstick, pair in pairs.items():
+            line += f"{gigabytes(nbytes, pair.yardstick):>8.1f}  {pair.speed!s:<18}"
+            row[yardstick] = {
+                "gigabytes_per_second": gigabytes(nbytes, pair.yardstick),
+                "kernel_over_it": pair.speed.as_dict(),
+            }
+        print(line.rstrip(), flush=True)
+        self.rows.append(row)
+
+
+def gigabytes(nbytes: int, spread: Spread) -> float:
+    return nbytes / spread.median / 1e9
 
 
 def main() -> None:
     arguments = parse_arguments()
+    copies = RowCopies()
     torch.set_num_threads(1)
     if arguments.variant:
         _C.cpu_variant_force(arguments.variant)
-    numel = arguments.megabytes * 1_000_000 // FLOAT_NBYTES // 4096 * 4096
-    values = torch.zeros(numel)
+    values = torch.zeros(numel_of(arguments.megabytes))
 
-    header = f"{'kernel':<34}{'GB/s':>7}{'yardstick':>11}   of yardstick"
     print(f"{machine()}; one thread, variant {_C.cpu_variant_current()}, torch {torch.__version__}")
-    print(f"bucket of {numel * FLOAT_NBYTES / 1e6:.0f} MB of float32\n\n{header}")
-    rows: list[dict[str, object]] = []
-
-    def show(name: str, nbytes: float, pair: Pair, yardstick: str) -> None:
-        speed, limit = nbytes / pair.subject.median / 1e9, nbytes / pair.yardstick.median / 1e9
-        print(f"{name:<34}{speed:>7.1f}{limit:>11.1f}   {pair.speed} of a {yardstick}")
-        rows.append(
-            {
-                "kernel": name,
-                "gigabytes_per_second": speed,
-                "yardstick": yardstick,
-                "yardstick_gigabytes_per_second": limit,
-                "of_yardstick": pair.speed.as_dict(),
-            }
-        )
-
+    print(f"bucket of {values.nbytes / 1e6:.3g} MB of float32")
+    scans = Table({"read": "of a read"})
     for block in (1, 8, 64, 512):
-        pair = scan(values, block, arguments.turns)
-        show(f"bitmap, blocks of {block}", numel * FLOAT_NBYTES, pair, "read")
-    for density in (0.01, 0.1):
-        moved = numel // arguments.row * density * arguments.row * FLOAT_NBYTES
-        pairs = move_rows(values, arguments.row, density, arguments.turns)
-        for name, pair in pairs.items():
-            show(f"{name}, {density:.0%} of rows of {arguments.row}", moved, pair, "copy")
+        pairs = scan(values, block, arguments.turns)
+        scans.show(f"bitmap, blocks of {block}", values.nbytes, pairs)
 
-    overheads: dict[str, Callable[[int], Spread]] = {
-        "bitmap_or": call_overhead,
-        "blocks_gather": gather_overhead,
-    }
+    moves = Table({"copy": "of a copy", "rows": "of the rows' copy"})
+    for density in DENSITIES:
+        nbytes, kernels = move_rows(values, arguments.row, density, arguments.turns, copies)
+        for name, pairs in kernels.items():
+            moves.show(f"{name}, {density:.0%} of rows of {arguments.row}", nbytes, pairs)
+
     print()
-    for name, overhead in overheads.items():
-        spread = overhead(arguments.turns)
-        print(f"a call of {name}: {spread.median * 1e6:.2f} microseconds")
-        rows.append({"kernel": f"call of {name}", "microseconds": spread.median * 1e6})
+    overheads = {}
+    for name, call in small_calls().items():
+        spread = overhead(call, arguments.calls, arguments.turns)
+        overheads[name] = spread.median * 1e6
+        print(f"a call of {name}: {overheads[name]:.2f} microseconds")
     if arguments.json:
-        write_json(arguments.json, {"machine": machine(), "rows": rows})
+        figures = {"machine": machine(), "scans": scans.rows, "moves": moves.rows}
+        write_json(arguments.json, {**figures, "call_microseconds": overheads})
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Timing in pairs: yardstick and subject take turns, and ratios are taken turn by turn.
 
-A shared machine drifts by tens of percent within seconds, so a time by itself says little.  Two
-calls that follow one another see nearly the same machine, and the median of their ratios holds.
+A shared machine drifts by tens of percent within seconds, so a time by itself says little.  Calls
+that follow one another see nearly the same machine, and the median of their ratios holds.
 """
 
 import json
@@ -51,20 +51,30 @@ class Pair:
 
 
 def measure(
-    yardstick: Callable[[int], object], subject: Callable[[int], object], turns: int
-) -> Pair:
-    """Calls both with the number of the turn, after one turn that is not counted."""
-    yardstick(0)
-    subject(0)
-    times = [
-        (seconds(lambda: yardstick(turn)), seconds(lambda: subject(turn)))  # noqa: B023
-        for turn in range(1, turns + 1)
-    ]
-    return Pair(
-        Spread.of([a for a, _ in times]),
-        Spread.of([b for _, b in times]),
-        Spread.of([a / b for a, b in times]),
-    )
+    subject: Callable[[int], object], turns: int, **yardsticks: Callable[[int], object]
+) -> dict[str, Pair]:
+    """The subject beside each yardstick; all are called once in every turn, with its number.
+
+    One turn before the first is not counted.  Who comes first changes from turn to turn: it finds
+    the caches as another left them.
+    """
+    calls = [subject, *yardsticks.values()]
+    for call in calls:
+        call(0)
+    times: list[list[float]] = [[] for _ in calls]
+    for turn in range(1, turns + 1):
+        for place in range(turn, turn + len(calls)):
+            who = place % len(calls)
+            times[who].append(seconds(lambda: calls[who](turn)))  # noqa: B023
+    own, *others = times
+    return {
+        name: Pair(
+            Spread.of(theirs),
+            Spread.of(own),
+            Spread.of([a / b for a, b in zip(theirs, own, strict=True)]),
+        )
+        for name, theirs in zip(yardsticks, others, strict=True)
+    }
 
 
 def machine() -> str:

@@ -13,20 +13,6 @@
 /* The walk over segments                                                                         */
 /* ---------------------------------------------------------------------------------------------- */
 
-/* How many of the ascending positions lie below `bit`. */
-static int64_t count_below(const int64_t *positions, int64_t npositions, int64_t bit)
-{
-    int64_t low = 0, high = npositions;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (positions[middle] < bit)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 /* Checks the layout and the positions, and sets *numel to what they take when packed. */
 s2_status s2_blocks_packed_numel(const s2_layout *layout, const int64_t *positions,
                                  int64_t npositions, int64_t *numel)
@@ -40,7 +26,7 @@ s2_status s2_blocks_packed_numel(const s2_layout *layout, const int64_t *positio
     for (int64_t i = 0; i < layout->nsegments && done < npositions; i++) {
         const s2_segment *segment = &layout->segments[i];
         int64_t end_bit = segment->first_bit + s2_segment_nblocks(segment);
-        int64_t n = count_below(positions + done, npositions - done, end_bit);
+        int64_t n = s2_positions_below(positions + done, npositions - done, end_bit);
 
         if (n == 0) continue;
         if (positions[done] < segment->first_bit) return S2_BAD_POSITION;
@@ -74,7 +60,7 @@ static void walk(struct s2_rows rows, const s2_layout *layout, const int64_t *po
     for (int64_t i = 0; i < layout->nsegments && done < npositions; i++) {
         const s2_segment *segment = &layout->segments[i];
         int64_t end_bit = segment->first_bit + s2_segment_nblocks(segment);
-        int64_t n = count_below(positions + done, npositions - done, end_bit);
+        int64_t n = s2_positions_below(positions + done, npositions - done, end_bit);
         if (n == 0) continue;
 
         rows.positions = positions + done;

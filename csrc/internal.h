@@ -12,6 +12,17 @@
 /* Bytes that a task should have to itself, so that handing it out costs little beside it. */
 #define S2_TASK_NBYTES (INT64_C(256) * 1024)
 
+/* Values between two steps, on the stack.  A page: several vectors of every kernel's, and an eighth
+ * of a first-level cache, so that what they come from and go to fits beside it. */
+#define S2_STAGE_NBYTES 4096
+
+union s2_stage {
+    uint8_t bytes[S2_STAGE_NBYTES];
+    uint16_t halves[S2_STAGE_NBYTES / 2];
+    float floats[S2_STAGE_NBYTES / 4];
+    double doubles[S2_STAGE_NBYTES / 8];
+};
+
 #define S2_RETURN_IF_ERROR(call)                                                                   \
     do {                                                                                           \
         s2_status status_ = (call);                                                                \
@@ -86,6 +97,9 @@ s2_status s2_layout_check_values(const s2_layout *layout, const void *values, s2
 
 /* That positions ascend strictly from 0 or more, below nbits. */
 s2_status s2_positions_check(const int64_t *positions, int64_t npositions, int64_t nbits);
+
+/* How many of the ascending positions lie below `bit`. */
+int64_t s2_positions_below(const int64_t *positions, int64_t npositions, int64_t bit);
 
 /*
  * The kernel that takes `src` to `dst`, or NULL for a copy of the bits: the pairs of dtypes that

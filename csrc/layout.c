@@ -76,3 +76,16 @@ s2_status s2_positions_check(const int64_t *positions, int64_t npositions, int64
     }
     return previous < nbits ? S2_OK : S2_BAD_POSITION;
 }
+
+int64_t s2_positions_below(const int64_t *positions, int64_t npositions, int64_t bit)
+{
+    int64_t low = 0, high = npositions;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (positions[middle] < bit)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}

@@ -7,19 +7,11 @@
  */
 #include "rows.h"
 
-#define STAGE_NBYTES 4096
-
-union stage {
-    uint8_t bytes[STAGE_NBYTES];
-    uint16_t halves[STAGE_NBYTES / 2];
-    float floats[STAGE_NBYTES / 4];
-    double doubles[STAGE_NBYTES / 8];
-};
-
-/* Rows up to this size are staged: a call should have a few vectors to work on. */
+/* Rows up to this size are staged: two vectors of 64 bytes, since a call costs as much as a few. */
 #define STAGED_ROW_NBYTES 128
 
-/* An output of this size will not be read back from the caches, whatever we do: stream it. */
+/* An output of this size will not be read back from the caches, whatever we do: stream it.  It is
+ * several second-level caches (1 to 2 MB), and a core's share of a third-level one is less. */
 #define STREAM_NBYTES (INT64_C(8) * 1024 * 1024)
 
 /* ---------------------------------------------------------------------------------------------- */
@@ -34,22 +26,26 @@ static inline uint8_t *row_at(const struct s2_rows *rows, int64_t i)
 /* A copy whose size is a constant is a few instructions and no call, which short rows need. */
 #define COPY_ROWS(to, from, nbytes)                                                                \
     for (int64_t i = begin; i < end; i++, dense += (nbytes))                                       \
-        memcpy(to, from, nbytes);                                                                  \
-    break
+    memcpy(to, from, nbytes)
 
 static void rows_to_dense(const struct s2_rows *rows, int64_t begin, int64_t end, uint8_t *dense)
 {
     switch (rows->row_nbytes) {
     case 2:
         COPY_ROWS(dense, row_at(rows, i), 2);
+        break;
     case 4:
         COPY_ROWS(dense, row_at(rows, i), 4);
+        break;
     case 8:
         COPY_ROWS(dense, row_at(rows, i), 8);
+        break;
     case 16:
         COPY_ROWS(dense, row_at(rows, i), 16);
+        break;
     case 32:
         COPY_ROWS(dense, row_at(rows, i), 32);
+        break;
     default:
         rows->kernels->gather_rows(rows->values, rows->positions + begin, rows->first_bit,
                                    end - begin, rows->row_nbytes, dense, rows->stream);
@@ -62,14 +58,19 @@ static void rows_from_dense(const struct s2_rows *rows, int64_t begin, int64_t e
     switch (rows->row_nbytes) {
     case 2:
         COPY_ROWS(row_at(rows, i), dense, 2);
+        break;
     case 4:
         COPY_ROWS(row_at(rows, i), dense, 4);
+        break;
     case 8:
         COPY_ROWS(row_at(rows, i), dense, 8);
+        break;
     case 16:
         COPY_ROWS(row_at(rows, i), dense, 16);
+        break;
     case 32:
         COPY_ROWS(row_at(rows, i), dense, 32);
+        break;
     default:
         rows->kernels->scatter_rows(rows->values, rows->positions + begin, rows->first_bit,
                                     end - begin, rows->row_nbytes, dense, rows->stream);
@@ -94,8 +95,8 @@ static void gather_range(void *arg, int64_t begin, int64_t end)
             rows->convert(row_at(rows, i), packed, rows->block, rows->divisor);
         }
     } else {
-        union stage stage;
-        int64_t nrows = STAGE_NBYTES / rows->row_nbytes;
+        union s2_stage stage;
+        int64_t nrows = S2_STAGE_NBYTES / rows->row_nbytes;
         for (int64_t i = begin; i < end; i += nrows) {
             int64_t n = s2_min(nrows, end - i);
             rows_to_dense(rows, i, i + n, stage.bytes);
@@ -119,8 +120,8 @@ static void scatter_range(void *arg, int64_t begin, int64_t end)
             rows->convert(packed, row_at(rows, i), rows->block, rows->divisor);
         }
     } else {
-        union stage stage;
-        int64_t nrows = STAGE_NBYTES / rows->row_nbytes;
+        union s2_stage stage;
+        int64_t nrows = S2_STAGE_NBYTES / rows->row_nbytes;
         for (int64_t i = begin; i < end; i += nrows) {
             int64_t n = s2_min(nrows, end - i);
             rows->convert(packed, &stage, n * rows->block, rows->divisor);
@@ -143,8 +144,8 @@ static void add_range(void *arg, int64_t begin, int64_t end)
         }
     } else {
         /* Positions are distinct, so no row is twice in the buffer. */
-        union stage stage;
-        int64_t nrows = STAGE_NBYTES / rows->row_nbytes;
+        union s2_stage stage;
+        int64_t nrows = S2_STAGE_NBYTES / rows->row_nbytes;
         for (int64_t i = begin; i < end; i += nrows) {
             int64_t n = s2_min(nrows, end - i);
             rows_to_dense(rows, i, i + n, stage.bytes);

@@ -62,7 +62,7 @@ typedef enum s2_status {
     S2_BAD_DTYPE,    /* not one of s2_dtype, or a pair of dtypes that the function does not take */
     S2_BAD_LAYOUT,   /* a segment breaks a rule of s2_layout */
     S2_BAD_SIZE,     /* a size is negative, or is not the one that the other arguments imply */
-    S2_BAD_POSITION, /* positions do not ascend strictly, or one names no block of the layout */
+    S2_BAD_POSITION, /* positions do not ascend strictly, or one names no block or row */
     S2_BAD_DIVISOR,  /* a divisor is not a finite number above zero */
     S2_BAD_VARIANT,  /* not one of s2_variant, or not one that this machine can run */
 } s2_status;
@@ -284,6 +284,10 @@ s2_status s2_list_decode(const uint8_t *list, int64_t nbytes, int64_t count, int
  * nranks - 1, one behind the other, `nbytes` each.  `positions` are those of the union, `nunion` of
  * them; S2_BAD_POSITION where they are not.  `owners` and `rank` lie below nranks, else
  * S2_BAD_SIZE.
+ *
+ * Unlike elsewhere, s2_plan_owners() and s2_plan_lists() may find a wrong position, and the latter
+ * a wrong part of `exchanges`, when they have begun to write.  No memory but the outputs is ever
+ * touched, whatever the arguments hold; but after an error what the outputs hold means nothing.
  */
 
 #define S2_MAX_RANKS 256
@@ -303,15 +307,16 @@ typedef struct s2_exchange {
     int64_t owned_numel;
 } s2_exchange;
 
-/* Fills exchanges[r] for every rank r, seen from `rank`.  `owners` may be any ranks. */
+/* Fills exchanges[r] for every rank r, seen from `rank`.  `owners` may be any ranks.  After an
+ * error nothing has been written. */
 s2_status s2_plan_exchanges(const s2_layout *layout, const uint8_t *bitmaps, int64_t nranks,
                             int64_t nbytes, const int64_t *positions, int64_t nunion,
                             const int16_t *owners, int64_t rank, s2_exchange *exchanges);
 
 /*
  * The lists that go with `exchanges`, which must be what s2_plan_exchanges() gave for the same
- * arguments.  Each has a part for every rank, in rank order, as long as
- * its count there says, and each part ascends:
+ * arguments, else S2_BAD_SIZE.  Each has a part for every rank, in rank order, as long as its count
+ * there says, and each part ascends:
  *
  *   sent      positions of the blocks that this rank sends to the other
  *   received  where the blocks that the other sends are among those that this rank owns: their
@@ -326,6 +331,73 @@ s2_status s2_plan_lists(const s2_layout *layout, const uint8_t *bitmaps, int64_t
                         const int16_t *owners, int64_t rank, const s2_exchange *exchanges,
                         int64_t *sent, int64_t nsent, int64_t *received, int64_t nreceived,
                         int64_t *owned, s2_segment *compact);
+
+/* ============================================================================================== */
+/*                                             Rows                                               */
+/* ============================================================================================== */
+
+/*
+ * COO gradients: a row of `width` elements for each time that a row of a table was used, beside a
+ * list of the rows' numbers, unsorted and with repeats.  Nothing here has the length of the table.
+ *
+ * On each rank, s2_coo_sort() and s2_coo_sum() turn them into ascending rows without repeats.  Once
+ * every rank has the lists of all ranks, s2_coo_unite() and s2_coo_bitmaps() number the rows of the
+ * union: then they are the blocks of a layout with one segment of `nunion` blocks, and every
+ * function for blocks and plans can be used.
+ *
+ *   indices 7 2 7  ->  order 1 0 2, rows 2 7, starts 0 1 3  ->  sums v1, v0 + v2
+ *   lists 2 7 | 5 7 of two ranks  ->  union 2 5 7, bitmaps 101 and 011 (lowest bit first)
+ *
+ * Numbers of rows lie in 0 .. nrows - 1, else S2_BAD_POSITION; nrows is at most S2_MAX_ROWS.
+ */
+
+#define S2_MAX_ROWS (INT64_C(1) << 40)
+
+/*
+ * Sorts `n` numbers of rows and finds the distinct ones, *nunique of them.  `order` and `rows` have
+ * room for n elements and `starts` for n + 1; of the latter two what lies behind is left undefined:
+ *
+ *   rows[k]    the distinct numbers, ascending, for k < *nunique
+ *   order[i]   where among the indices the sorted ones stood, repeats in the order of appearance
+ *   starts[k]  row k is that of order[starts[k]] to order[starts[k + 1] - 1]; starts[*nunique] is n
+ *
+ * In time proportional to n, and in one walk where the indices ascend already.  A number and a
+ * place share a word: S2_BAD_SIZE where n and nrows, both rounded up to powers of two, have a
+ * product above 2^64 (2^24 indices of 2^40 rows).
+ */
+s2_status s2_coo_sort(const int64_t *indices, int64_t n, int64_t nrows, int64_t *order,
+                      int64_t *rows, int64_t *starts, int64_t *nunique);
+
+/*
+ * sums[k] = the sum of the rows of values[n][width] that `order` and `starts` give, for `nunique`
+ * rows of `width` elements; S2_BAD_POSITION where these are no such lists.
+ *
+ * Repeats are added in the order of appearance, in FLOAT64 for FLOAT32 and FLOAT64 and in FLOAT32
+ * for the half types, and rounded once; a row that does not repeat keeps its bits.  Where the sum
+ * fits into a half type no partial sum overflows, for up to 2^16 repeats: BFLOAT16 is scaled down
+ * for it, exactly but where the thread flushes subnormals.
+ */
+s2_status s2_coo_sum(const void *values, s2_dtype dtype, int64_t n, int64_t width,
+                     const int64_t *order, const int64_t *starts, int64_t nunique, void *sums,
+                     const s2_executor *executor);
+
+/*
+ * The union of the ranks' lists, which stand one behind the other in `lists`, lengths[r] of rank r;
+ * each ascends strictly, else S2_BAD_POSITION.  `rows` and `entries` have room for as many elements
+ * as all lists together.  Sets *nunion, rows[k] to the union, ascending, for k < *nunion (what lies
+ * behind is left undefined), and entries[i] to k * S2_MAX_RANKS + r, ascending, for each r that has
+ * rows[k].
+ */
+s2_status s2_coo_unite(const int64_t *lists, const int64_t *lengths, int64_t nranks, int64_t nrows,
+                       int64_t *rows, int64_t *entries, int64_t *nunion);
+
+/*
+ * Sets bit k of bitmap r, for each of those `n` entries, and clears all others.  The bitmaps of the
+ * ranks stand one behind the other, `nbytes` each, which is 8 for every 64 rows of the union or
+ * part of them.  S2_BAD_POSITION where an entry names no such bit.
+ */
+s2_status s2_coo_bitmaps(const int64_t *entries, int64_t n, int64_t nranks, int64_t nunion,
+                         uint8_t *bitmaps, int64_t nbytes);
 
 /* ============================================================================================== */
 /*                                       Choice of kernels                                        */

@@ -15,7 +15,7 @@ const char *s2_status_string(s2_status status)
     case S2_BAD_SIZE:
         return "a size is negative, or is not the one that the other arguments imply";
     case S2_BAD_POSITION:
-        return "positions do not ascend strictly, or one of them names no block of the layout";
+        return "positions do not ascend strictly, or one of them names no block or row";
     case S2_BAD_DIVISOR:
         return "a divisor is not a finite number above zero";
     case S2_BAD_VARIANT:

@@ -20,9 +20,11 @@ except ImportError as error:
         "installed s2reducer: run from another directory, or build it in place with `make build`"
     ) from error
 from s2reducer.errors import S2Error
-from s2reducer.hook import S2State, register, s2_hook
+from s2reducer.functional import all_reduce
+from s2reducer.hook import register, s2_hook
 from s2reducer.report import Report
+from s2reducer.state import S2State
 
 __version__ = _C.version()
 
-__all__ = ["Report", "S2Error", "S2State", "__version__", "register", "s2_hook"]
+__all__ = ["Report", "S2Error", "S2State", "__version__", "all_reduce", "register", "s2_hook"]

@@ -29,6 +29,7 @@ class Config:
         seed: of every hash, 0 to 2**64 - 1.
         deterministic: results have the same bits whatever the buckets and the run: only ``owner``
             and ``gather`` are used, which sum in one order.
+        check_every: steps from one comparison of the ranks' results to the next; 0 for none.
 
     Raises:
         TypeError, ValueError: a setting is not of its kind, or not one of the accepted values.
@@ -38,6 +39,7 @@ class Config:
     block: int | None = None
     seed: int = 0
     deterministic: bool = False
+    check_every: int = 0
 
     def __post_init__(self) -> None:
         if self.plan not in PLANS:
@@ -59,6 +61,11 @@ class Config:
                 f'deterministic=True goes with the plans "auto", "gather" and "owner", but plan is '
                 f"{self.plan!r}"
             )
+
+        if not _is_integer(self.check_every):
+            raise TypeError(f"check_every must be a whole number, but is {self.check_every!r}")
+        if self.check_every < 0:
+            raise ValueError(f"check_every must be 0 or more, but is {self.check_every}")
 
     def record(self) -> bytes:
         """The package's version and the settings, in ``RECORD_NBYTES`` bytes."""

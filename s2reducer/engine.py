@@ -11,18 +11,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from s2reducer import ops
-from s2reducer.exchange import IndexExchange
-from s2reducer.plans import Job
-from s2reducer.plans.choice import choose
-from s2reducer.plans.gather import reduce_gather
-from s2reducer.plans.owner import choose_owners, make_plan, reduce_owner
-from s2reducer.plans.union import reduce_union
+from s2reducer.errors import Disagreement
+from s2reducer.job import Job
+from s2reducer.stages import Stage, first_stage
 from s2reducer.transport import Transport
 from s2reducer.worker import Lane, Outcome, Result, attempt, unwrapped
-
-# What the first stage of a bucket leaves to be done in the second.
-_Stage = Callable[[], Tensor]
 
 
 class Engine:
@@ -45,10 +38,12 @@ class Engine:
     def submit(
         self,
         job: Job,
-        exchange: IndexExchange,
         done: Callable[[Job, Exception | None], Exception | None],
+        first: Callable[[Transport], Stage] | None = None,
     ) -> Future[Tensor]:
-        """Begins the reduction of a bucket that has been scanned; its future is not done yet.
+        """Begins the reduction of a bucket, scanned or COO; its future is not done yet.
+
+        ``first`` is the stage in the lane of the index, if it is not the one of every bucket.
 
         ``done`` is called on a lane's thread with the job, when it has ended, and the error or
         None; it gives the error to raise.
@@ -58,20 +53,23 @@ class Engine:
         def end(outcome: Outcome[Tensor]) -> None:
             error = done(job, outcome.error)
             future.set_result(outcome if error is None else Outcome(error=error))
-            if outcome.error is not None:
+            # What all ranks raise alike leaves them in step.
+            if outcome.error is not None and not isinstance(outcome.error, Disagreement):
                 self._give_up(outcome.error)
 
-        def first() -> None:
-            stage = self._attempt(lambda: self._first_stage(job, exchange))
+        def run_first() -> None:
+            stage = self._attempt(
+                lambda: first(self._index) if first else first_stage(job, self._index)
+            )
             if stage.error is not None:
                 end(Outcome(error=stage.error))
             else:
-                self._values_lane.put(lambda: second(stage.unwrap()))
+                self._values_lane.put(lambda: run_second(stage.unwrap()))
 
-        def second(stage: _Stage) -> None:
-            end(self._attempt(lambda: self._second_stage(job, stage)))
+        def run_second(stage: Stage) -> None:
+            end(self._attempt(lambda: stage(self._values)))
 
-        self._index_lane.put(first)
+        self._index_lane.put(run_first)
         return unwrapped(future)
 
     def close(self) -> None:
@@ -97,47 +95,6 @@ class Engine:
             traceback.clear_frames(error.__traceback__)  # they refer to the group that is to go
             self.close()
 
-    def _first_stage(self, job: Job, exchange: IndexExchange) -> _Stage:
-        """The rounds of the index, the choice of the plan, and the plan."""
-        layout, buffer, config = job.layout, job.buffer, job.config
-        sent_before = self._index.bytes_sent
-        job.round = "index"
-        index = exchange.gather(self._index, layout, buffer.dtype, job.step, job.bitmap)
-        rank = self._index.rank
-        job.counts = (index.counts[rank], index.union_counts)
-        choice = choose(layout, index, buffer.dtype, config.plan, config.deterministic)
-        job.plan, job.reason = choice.plan, choice.reason
-        job.round = "planning"
-        job.lanes_nbytes += self._index.bytes_sent - sent_before
-
-        if index.positions.numel() == 0:
-            reduce: Callable[[], None] = _nothing
-        elif choice.plan == "owner":
-            owners = choose_owners(layout, index, config.seed)
-            plan = make_plan(layout, index, owners, rank)
-            reduce = lambda: reduce_owner(buffer, layout, plan, self._values)  # noqa: E731
-        elif choice.plan == "gather":
-            reduce = lambda: reduce_gather(buffer, layout, index, self._values)  # noqa: E731
-        elif choice.plan == "union":
-            reduce = lambda: reduce_union(buffer, layout, index, self._values)  # noqa: E731
-        else:
-            return lambda: _dense_mean(buffer, self._values)
-
-        def stage() -> Tensor:
-            reduce()
-            if job.has_negative_zeros:
-                ops.blocks_clear_dead(index.union, layout.segments, buffer, parallel=False)
-            return buffer
-
-        return stage
-
-    def _second_stage(self, job: Job, stage: _Stage) -> Tensor:
-        sent_before = self._values.bytes_sent
-        job.round = "values"
-        result = stage()
-        job.lanes_nbytes += self._values.bytes_sent - sent_before
-        return result
-
 
 # The engines of the process groups that are in use.  A process group belongs to a process as this
 # module does, and goes with the last that refers to it.
@@ -150,17 +107,6 @@ def engine_of(group: dist.ProcessGroup, device: torch.device) -> Engine:
     if engine is None:
         engine = _engines[group] = Engine(group, device)
     return engine
-
-
-def _nothing() -> None:
-    """Where all ranks are all zero they all know it, and none sends anything."""
-
-
-def _dense_mean(buffer: Tensor, transport: Transport) -> Tensor:
-    """By DDP's own arithmetic; see plans/dense.py."""
-    buffer.mul_(1.0 / transport.world_size)
-    transport.all_reduce(buffer).wait()
-    return buffer
 
 
 def _private_group(ranks: list[int], timeout: timedelta | None) -> dist.ProcessGroup:

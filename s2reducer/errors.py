@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The error that training code sees."""
+"""The errors of this package."""
 
 
 class S2Error(RuntimeError):
@@ -8,3 +8,7 @@ class S2Error(RuntimeError):
     What was raised first is the ``__cause__``, and ``S2State.last_error``.  Where a callback raised
     it, ``backward()`` shows a plain RuntimeError that quotes the text: DDP keeps no more of it.
     """
+
+
+class Disagreement(ValueError):
+    """Ranks want different things; all of them raise it at the same round, with the same text."""

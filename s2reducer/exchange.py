@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The first rounds of a bucket: the ranks compare headers and learn each other's live blocks.
+"""The first rounds of a bucket: ranks make sure that they mean the same, and learn who has what.
 
-A header is eight int64: magic number, identity of the bucket (its segments and dtype), step, form
-of the index, live blocks, and three that are zero.  It shows ranks that disagree before they send
-each other arrays that do not fit, and gives all of them the sizes of what follows.
+A header is sixteen int64: magic number, identity of the bucket (its segments, dtype and settings),
+step, form of the index, live blocks, figures that this rank has measured (``constants.py``), and
+zeros.  It shows ranks that disagree before they send each other arrays that do not fit, and gives
+all of them the sizes of what follows.
 
 The index of a rank's live blocks has one of two forms:
 
@@ -14,24 +15,29 @@ list
     the headers, which travel before: two rounds, but fewer bytes where few blocks are live.
 
 Which form it will be must be known before the header is sent, so it follows from the headers of the
-bucket's last step; the first time a bucket comes, its header travels alone.
+bucket's last step; the first time a bucket comes, it is a bitmap.
 """
 
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from s2reducer import ops
+from s2reducer.constants import NFIGURES
+from s2reducer.errors import Disagreement
 from s2reducer.segments import Layout
 from s2reducer.transport import Transport
 
-HEADER_WORDS = 8
+HEADER_WORDS = 16
 HEADER_NBYTES = 8 * HEADER_WORDS
-_MAGIC = int.from_bytes(b"s2reduc1", "little")
-_FIELDS = ("magic number", "segments or dtype", "step", "form of the index")
-_BITMAP, _LIST = 0, 1
+_MAGIC = int.from_bytes(b"s2reduc2", "little")
+_FIELDS = ("magic number", "segments, dtype or settings", "step", "form of the index")
+_LIVE, _FIGURES = len(_FIELDS), len(_FIELDS) + 1
+_NO_INDEX, _BITMAP, _LIST = 0, 1, 2
 
 # A list costs a round of its own.  It has to save more than a small round takes: some 100
 # microseconds, in which 1 Gbit/s carries this much.
@@ -39,74 +45,163 @@ _LIST_MUST_SAVE_NBYTES = 16 * 1024
 
 
 @dataclass(frozen=True)
+class Header:
+    """What a rank says of its bucket: the first four fields have to be the same on all ranks.
+
+    ``figures`` are ``NFIGURES`` words.
+    """
+
+    identity: int
+    step: int
+    form: int = _NO_INDEX
+    live: int = 0
+    figures: tuple[int, ...] = (0,) * NFIGURES
+
+    def tensor(self) -> Tensor:
+        """uint8 [HEADER_NBYTES]."""
+        words = [_MAGIC, self.identity, self.step, self.form, self.live, *self.figures]
+        words += [0] * (HEADER_WORDS - len(words))
+        return torch.tensor(words, dtype=torch.int64).view(torch.uint8)
+
+
+@dataclass(frozen=True)
+class Headers:
+    """Of all ranks, which agree: the live blocks of each, and its figures."""
+
+    lives: list[int]
+    figures: list[list[int]]
+
+
+@dataclass(frozen=True, eq=False)
 class Index:
     """What all ranks know of a bucket after these rounds: the same on each of them.
 
     Attributes:
         bitmaps: uint8 [P, bytes], each rank's live blocks.
         union: uint8 [bytes], their OR.
-        positions: int64, of the union's set bits.
         counts: int64 [P, S], live blocks of each rank in each segment.
         union_counts: int64 [S].
+        world_size: P.
+        nbytes: what this rank has sent for it.
+        rounds: that it took.
     """
 
     bitmaps: Tensor
     union: Tensor
-    positions: Tensor
     counts: Tensor
     union_counts: Tensor
+    world_size: int
+    nbytes: int
+    rounds: int
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """int64, of the union's set bits."""
+        positions = torch.empty(int(self.union_counts.sum()), dtype=torch.int64)
+        ops.bitmap_positions(self.union, positions)
+        return positions
+
+    def part(self, layout: Layout, kept: list[bool]) -> "Index":
+        """The index of ``layout.part(kept)``; ``layout`` is the one that this is for."""
+        if all(kept):
+            return self
+        first = [bit // 8 for bit in layout.segments[:, 3].tolist()] + [layout.bitmap_nbytes]
+        spans = [slice(*pair) for pair, keep in zip(pairwise(first), kept, strict=True) if keep]
+        chosen = torch.tensor(kept)
+        return Index(
+            torch.cat([self.bitmaps[:, span] for span in spans], dim=1),
+            torch.cat([self.union[span] for span in spans]),
+            self.counts[:, chosen],
+            self.union_counts[chosen],
+            self.world_size,
+            self.nbytes,
+            self.rounds,
+        )
 
 
-def identity(layout: Layout, dtype: torch.dtype) -> int:
-    """A number that buckets share if they have the same segments and dtype."""
-    return zlib.crc32(f"{layout.segments.tolist()} {dtype}".encode())
+def identity(layout: Layout, dtype: torch.dtype, settings: str = "") -> int:
+    """A number that buckets share if they have the same segments, dtype and settings."""
+    return zlib.crc32(f"{layout.segments.tolist()} {dtype} {settings}".encode())
 
 
-class IndexExchange:
-    """Gathers the indices of one state's buckets, and remembers what all ranks know of them."""
+def compare(transport: Transport, header: Header, device: torch.device) -> Headers:
+    """A round for the header alone.
 
-    def __init__(self) -> None:
-        self._most_live: dict[int, int] = {}  # by identity: the most that a rank had, last time
-
-    def gather(
-        self,
-        transport: Transport,
-        layout: Layout,
-        dtype: torch.dtype,
-        step: int,
-        bitmap: Tensor,
-    ) -> Index:
-        """The index of all ranks; ``bitmap`` is this rank's.
-
-        Raises:
-            ValueError: the ranks disagree on the bucket; the same sentence on every rank.
-        """
-        key = identity(layout, dtype)
-        counts = torch.empty(len(layout.records), dtype=torch.int64)
-        ops.bitmap_count(bitmap, layout.segments, counts)
-        live = int(counts.sum())
-        most_live = self._most_live.get(key)
-        form = _form(layout, most_live, transport.world_size)
-        header = torch.tensor([_MAGIC, key, step, form, live, 0, 0, 0], dtype=torch.int64)
-
-        if form == _BITMAP and most_live is not None:
-            message = torch.cat([header.view(torch.uint8), bitmap])
-            gathered = transport.all_gather(message)
-            lives = _compare(gathered[:, :HEADER_NBYTES])
-            bitmaps = gathered[:, HEADER_NBYTES:].contiguous()
-        else:
-            gathered = transport.all_gather(header.view(torch.uint8))
-            lives = _compare(gathered)
-            bitmaps = (
-                transport.all_gather(bitmap)
-                if form == _BITMAP
-                else _gather_lists(transport, layout, bitmap, lives)
-            )
-        self._most_live[key] = max(lives)
-        return _index(layout, bitmaps)
+    Raises:
+        Disagreement: on the bucket; the same sentence on every rank.
+    """
+    return _agreed(transport.all_gather(header.tensor().to(device)).cpu())
 
 
-def _form(layout: Layout, most_live: int | None, world_size: int) -> int:
+def gather_index(
+    transport: Transport,
+    layout: Layout,
+    dtype: torch.dtype,
+    step: int,
+    bitmap: Tensor,
+    figures: list[int],
+) -> tuple[Index, Headers]:
+    """The index of all ranks; ``bitmap`` is this rank's, ``figures`` are for its header.
+
+    Raises:
+        Disagreement: on the bucket; the same sentence on every rank.
+    """
+    sent_before = transport.bytes_sent
+    counts = torch.empty(len(layout.records), dtype=torch.int64)
+    ops.bitmap_count(bitmap, layout.segments, counts)
+    form = _form(layout, transport.world_size)
+    header = Header(identity(layout, dtype), step, form, int(counts.sum()), tuple(figures))
+
+    if form == _BITMAP:
+        gathered = transport.all_gather(torch.cat([header.tensor(), bitmap]))
+        headers = _agreed(gathered[:, :HEADER_NBYTES])
+        bitmaps = gathered[:, HEADER_NBYTES:].contiguous()
+    else:
+        headers = compare(transport, header, bitmap.device)
+        bitmaps = _gather_lists(transport, layout, bitmap, headers.lives)
+    layout.memory.most_live = max(headers.lives)
+    nbytes, rounds = transport.bytes_sent - sent_before, 1 if form == _BITMAP else 2
+    return _index(layout, bitmaps, nbytes, rounds), headers
+
+
+def gather_union(
+    transport: Transport, layout: Layout, dtype: torch.dtype, step: int, bitmap: Tensor
+) -> Index:
+    """An index without the other ranks' bitmaps, from an AllReduce by OR: for ``union`` alone.
+
+    ``bitmaps`` and ``counts`` have one row, which is this rank's.
+
+    Raises:
+        Disagreement: on the bucket; the same sentence on every rank.
+    """
+    sent_before = transport.bytes_sent
+    compare(transport, Header(identity(layout, dtype), step), bitmap.device)
+    union = bitmap.clone()
+    transport.or_bitmap(union)
+    counts = torch.empty(2, len(layout.records), dtype=torch.int64)
+    ops.bitmap_count(bitmap, layout.segments, counts[0])
+    ops.bitmap_count(union, layout.segments, counts[1])
+    nbytes = transport.bytes_sent - sent_before
+    world_size = transport.world_size
+    return Index(bitmap.view(1, -1), union, counts[:1], counts[1], world_size, nbytes, rounds=2)
+
+
+def gather_lists(
+    transport: Transport, positions: Tensor, nbits: int, lives: list[int]
+) -> list[Tensor]:
+    """Every rank's positions (int64, ascending below ``nbits``), of which it has ``lives``."""
+    sizes = [ops.list_nbytes(nbits, live) for live in lives]
+    padded = torch.zeros(max(sizes), dtype=torch.uint8)
+    ops.list_encode(positions, nbits, padded[: sizes[transport.rank]])
+    lists = []
+    for row, live, size in zip(transport.all_gather(padded), lives, sizes, strict=True):
+        lists.append(torch.empty(live, dtype=torch.int64))
+        ops.list_decode(row[:size], nbits, lists[-1])
+    return lists
+
+
+def _form(layout: Layout, world_size: int) -> int:
+    most_live = layout.memory.most_live
     if most_live is None:
         return _BITMAP
     lists = ops.list_nbytes(8 * layout.bitmap_nbytes, most_live)
@@ -115,36 +210,31 @@ def _form(layout: Layout, most_live: int | None, world_size: int) -> int:
 
 
 def _gather_lists(transport: Transport, layout: Layout, bitmap: Tensor, lives: list[int]) -> Tensor:
-    nbits = 8 * layout.bitmap_nbytes
-    sizes = [ops.list_nbytes(nbits, live) for live in lives]
     own = torch.empty(lives[transport.rank], dtype=torch.int64)
     ops.bitmap_positions(bitmap, own)
-    padded = torch.zeros(max(sizes), dtype=torch.uint8)
-    ops.list_encode(own, nbits, padded[: sizes[transport.rank]])
-
-    gathered = transport.all_gather(padded)
+    lists = gather_lists(transport, own, 8 * layout.bitmap_nbytes, lives)
     bitmaps = torch.empty(len(lives), layout.bitmap_nbytes, dtype=torch.uint8)
-    for rank, (live, size) in enumerate(zip(lives, sizes, strict=True)):
-        positions = torch.empty(live, dtype=torch.int64)
-        ops.list_decode(gathered[rank, :size], nbits, positions)
+    for rank, positions in enumerate(lists):
         ops.bitmap_from_positions(positions, bitmaps[rank])
     return bitmaps
 
 
-def _compare(headers: Tensor) -> list[int]:
-    """Each rank's live blocks, once all else in the headers (uint8 [P, 64]) is the same."""
+def _agreed(headers: Tensor) -> Headers:
+    """What each rank says (uint8 [P, bytes]), once the fields that must be the same are."""
     rows = headers.contiguous().view(torch.int64).tolist()
     for column, name in enumerate(_FIELDS):
         values = [row[column] for row in rows]
         if len(set(values)) > 1:
             listed = ", ".join(f"rank {rank} has {value}" for rank, value in enumerate(values[:8]))
-            raise ValueError(
+            raise Disagreement(
                 f"the ranks reduce different buckets: the {name} must be the same, but {listed}"
             )
-    return [row[4] for row in rows]
+    return Headers(
+        [row[_LIVE] for row in rows], [row[_FIGURES : _FIGURES + NFIGURES] for row in rows]
+    )
 
 
-def _index(layout: Layout, bitmaps: Tensor) -> Index:
+def _index(layout: Layout, bitmaps: Tensor, nbytes: int, rounds: int) -> Index:
     union = bitmaps[0].clone()
     counts = torch.empty(len(bitmaps), len(layout.records), dtype=torch.int64)
     for rank, bitmap in enumerate(bitmaps):
@@ -152,6 +242,4 @@ def _index(layout: Layout, bitmaps: Tensor) -> Index:
         ops.bitmap_count(bitmap, layout.segments, counts[rank])
     union_counts = torch.empty(len(layout.records), dtype=torch.int64)
     ops.bitmap_count(union, layout.segments, union_counts)
-    positions = torch.empty(int(union_counts.sum()), dtype=torch.int64)
-    ops.bitmap_positions(union, positions)
-    return Index(bitmaps, union, positions, counts, union_counts)
+    return Index(bitmaps, union, counts, union_counts, len(bitmaps), nbytes, rounds)

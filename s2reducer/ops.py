@@ -19,9 +19,10 @@ packed
 parallel
     whether torch's threads may be used; False inside callbacks that run on other threads.
 
-All of them write into arguments and return nothing.  A wrong argument raises RuntimeError with one
-sentence that names it, before anything is written.  Arguments that are written must not be part of
-an autograd graph, which is not told of it.
+All of them write into arguments, and two return a count beside.  A wrong argument raises
+RuntimeError with one sentence that names it, before anything is written (but ``plan_owners`` and
+``plan_lists`` may have begun to write).  Arguments that are written must not be part of an autograd
+graph, which is not told of it.
 """
 
 from collections.abc import Callable
@@ -206,6 +207,53 @@ def plan_lists(
     )
 
 
+def coo_sort(indices: Tensor, nrows: int, order: Tensor, rows: Tensor, starts: Tensor) -> int:
+    """Sorts the row numbers of a COO gradient; returns how many distinct ones there are, K.
+
+    ``indices`` (int64, [n], of 0 to ``nrows`` - 1, at most 2^40 rows) may be unsorted and repeat.
+    ``order`` and ``rows`` (int64, [n]) and ``starts`` (int64, [n + 1]) are written: the first K
+    of ``rows`` become the distinct numbers, ascending; row k is that of the indices at
+    ``order[starts[k]:starts[k + 1]]``, in the order of appearance.  What lies behind K, or K + 1 of
+    ``starts``, is undefined.
+    """
+    count = torch.empty(1, dtype=torch.int64)
+    _ops.coo_sort.default(indices, nrows, order, rows, starts, count)
+    return int(count)
+
+
+def coo_sum(
+    values: Tensor, order: Tensor, starts: Tensor, sums: Tensor, parallel: bool = True
+) -> None:
+    """``sums`` ([K, width]) becomes the sums of the rows of ``values`` ([n, width]) that repeat.
+
+    ``order`` is that of ``coo_sort``, ``starts`` its first K + 1.  Repeats are added in the order
+    of appearance, in float64 for float32 and float64 and in float32 for the half types, and rounded
+    once to the one dtype of ``values`` and ``sums``.
+    """
+    _ops.coo_sum.default(values, order, starts, sums, parallel)
+
+
+def coo_unite(lists: Tensor, lengths: Tensor, nrows: int, rows: Tensor, entries: Tensor) -> int:
+    """Unites the ranks' lists of rows; returns how many rows the union has, K.
+
+    ``lists`` (int64, [n]) are those of all ranks, one behind the other, ``lengths`` (int64, [P])
+    their sizes; each ascends strictly within 0 to ``nrows`` - 1.  ``rows`` and ``entries`` (int64,
+    [n]) are written: the first K of ``rows`` become the union, ascending (what lies behind is
+    undefined), ``entries`` what ``coo_bitmaps`` wants.
+    """
+    count = torch.empty(1, dtype=torch.int64)
+    _ops.coo_unite.default(lists, lengths, nrows, rows, entries, count)
+    return int(count)
+
+
+def coo_bitmaps(entries: Tensor, nunion: int, bitmaps: Tensor) -> None:
+    """Bit k of ``bitmaps[r]`` becomes whether row k of the union is in the list of rank r.
+
+    ``bitmaps`` is uint8, [P, 8 ceil(nunion / 64)].
+    """
+    _ops.coo_bitmaps.default(entries, nunion, bitmaps)
+
+
 def _writes_into_arguments(*arguments: object) -> None:
     """What every operator looks like to a tracer: no result, and sizes that stay."""
     devices = {argument.device for argument in arguments if isinstance(argument, Tensor)}
@@ -233,6 +281,10 @@ def _register_fakes() -> None:
         "plan_owners",
         "plan_exchanges",
         "plan_lists",
+        "coo_sort",
+        "coo_sum",
+        "coo_unite",
+        "coo_bitmaps",
     ):
         register(f"s2reducer::{name}")(_writes_into_arguments)
 

@@ -148,3 +148,27 @@ def owners(touched: Sequence[Sequence[int]], segments: Tensor, seed: int) -> lis
             result[index] = room[at]
             at += lengths[position]
     return [owner for owner in result if owner is not None]
+
+
+def coalesce(indices: Tensor, values: Tensor) -> tuple[list[int], Tensor]:
+    """The distinct rows of a COO gradient, ascending, and their sums.
+
+    Repeats are added in the order of appearance, in float64 for float32 and float64 and in float32
+    for the half types, and rounded once.  bfloat16 is scaled down so that no partial sum overflows.
+    """
+    wide = torch.float64 if values.dtype in (torch.float32, torch.float64) else torch.float32
+    scale = 65536 if values.dtype == torch.bfloat16 else 1
+    sums: dict[int, Tensor] = {}
+    for row, value in zip(indices.tolist(), values.to(wide) / scale, strict=True):
+        sums[row] = sums[row] + value if row in sums else value
+    rows = sorted(sums)
+    total = torch.stack([sums[row] for row in rows]) if rows else values[:0].to(wide)
+    return rows, (total * scale).to(values.dtype)
+
+
+def unite(lists: Sequence[Sequence[int]]) -> tuple[list[int], Tensor]:
+    """The union of the ranks' rows, and a bitmap over its indices for each rank."""
+    union = sorted({row for rows in lists for row in rows})
+    nbytes = (len(union) + 63) // 64 * 8
+    index = {row: number for number, row in enumerate(union)}
+    return union, torch.stack([bitmap([index[row] for row in rows], nbytes) for rows in lists])

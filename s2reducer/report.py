@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
 """What was sent, what it saved, and why."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
+from s2reducer.chooser import Change
 from s2reducer.segments import ParameterRecord
 
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -26,18 +27,23 @@ def readable_bytes(nbytes: float) -> str:
 
 @dataclass
 class PlanTotals:
-    """Buckets that went by a plan, the bytes this rank sent for them, and the time they took.
+    """What went by a plan.
 
-    ``seconds`` is from the hook's call to the bucket's result; buckets overlap, so these add up to
-    more than the time that passed.
+    Attributes:
+        buckets: that did, as a whole or in part.
+        bytes: that this rank sent for them.
+        seconds: from the hook's call to the bucket's result; buckets overlap with one another and
+            with the backward pass, so these add up to more than the time that passed.
+        predicted_seconds: that the plan should have taken, by itself.
     """
 
     buckets: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    predicted_seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        return {"buckets": self.buckets, "bytes": self.bytes, "seconds": self.seconds}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ class Report:
         bytes_dense: what an AllReduce of every bucket would have sent.
         parameters: in the order in which they were first reduced.
         plans: totals by plan.
+        changes: of the plan of a bucket, from the first that was chosen.
     """
 
     steps: int
@@ -60,6 +67,7 @@ class Report:
     bytes_dense: int
     parameters: list[ParameterRecord] = field(repr=False)
     plans: dict[str, PlanTotals]
+    changes: list[Change] = field(default_factory=list, repr=False)
 
     @property
     def seconds(self) -> float:
@@ -87,6 +95,7 @@ class Report:
                 for record in self.parameters
             ],
             "plans": {name: plan.as_dict() for name, plan in self.plans.items()},
+            "changes": [asdict(change) for change in self.changes],
         }
 
     def __str__(self) -> str:
@@ -96,7 +105,13 @@ class Report:
             f"{readable_bytes(self.bytes_dense)}"
         ]
         for name, plan in self.plans.items():
-            lines.append(f"  {name}: {plan.buckets} buckets, {readable_bytes(plan.bytes)}")
+            mean, predicted = (
+                1e3 * seconds / plan.buckets for seconds in (plan.seconds, plan.predicted_seconds)
+            )
+            lines.append(
+                f"  {name}: {plan.buckets} buckets, {readable_bytes(plan.bytes)}, "
+                f"{mean:.3g} ms each ({predicted:.3g} ms predicted)"
+            )
         rows = [("parameter", "dtype", "block", "density", "union", "plan", "why")]
         rows += [
             (

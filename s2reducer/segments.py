@@ -5,9 +5,10 @@ Everything here is keyed by the parameter itself: DDP rebuilds its buckets once 
 the same index means another bucket later, and the same size may mean other parameters.
 """
 
+import itertools
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from s2reducer import ops
 # A row is a block when it has this many elements.  Shorter rows cost too many bits for what they
 # save; a longer row is seldom dead as a whole.
 SHORTEST_ROW, LONGEST_ROW = 8, 8192
+
+# A parameter stays dense once dense was the better choice this many times in a row.
+STAYS_DENSE_AFTER = 4
 
 # Elements of a block where rows are none: 256 bytes of float32, beside which its bit is 1/2048.
 FLAT_BLOCK = 64
@@ -46,7 +50,8 @@ class ParameterRecord:
     """What a state remembers of one parameter.
 
     ``steps`` counts the steps in which its blocks were counted; ``live`` and ``union_live`` are
-    sums over them, of the blocks that were live on this rank and on any rank.
+    sums over them, of the blocks that were live on this rank and on any rank.  ``dense_in_a_row``
+    counts the last comparisons, in a row, by which it went dense: the same on all ranks.
     """
 
     name: str | None
@@ -57,8 +62,18 @@ class ParameterRecord:
     steps: int = 0
     live: int = 0
     union_live: int = 0
+    dense_in_a_row: int = 0
     plan: str = "none"
     reason: str = "not reduced yet"
+
+    @property
+    def stays_dense(self) -> bool:
+        """Whether it is left unscanned until the next probe."""
+        return self.dense_in_a_row >= STAYS_DENSE_AFTER
+
+    def set_blocks(self, block: int, nblocks: int) -> None:
+        """Of a COO gradient, whose rows are its blocks whatever their length."""
+        self.block, self.nblocks = block, nblocks
 
     def density(self) -> float | None:
         """Live blocks of this rank over all blocks, the mean over steps; None if never counted."""
@@ -77,15 +92,85 @@ class ParameterRecord:
         return live / (self.steps * self.nblocks) if self.nblocks else 0.0
 
 
-@dataclass(frozen=True)
+def new_record(
+    tensor: Tensor, name: str | None = None, block: int | None = None
+) -> ParameterRecord:
+    """The record of a parameter, or of any tensor, that was not reduced yet."""
+    block = block_length(tensor, block)
+    return ParameterRecord(
+        name=name,
+        shape=tuple(tensor.shape),
+        dtype=tensor.dtype,
+        block=block,
+        nblocks=-(-tensor.numel() // block),
+    )
+
+
+@dataclass
+class LayoutMemory:
+    """What all ranks remember alike of a bucket: it ends with its layout, as buckets are rebuilt.
+
+    Attributes:
+        compared: the ranks have found that they all have this bucket.
+        most_live: the most live blocks that a rank had when it came last, None before.
+        plan: by which it travelled when plans were compared last, "none" before.
+    """
+
+    compared: bool = False
+    most_live: int | None = None
+    plan: str = "none"
+
+
+@dataclass(frozen=True, eq=False)  # layouts are told apart, not compared
 class Layout:
-    """A bucket's segments, one a parameter, and the records of their parameters."""
+    """Segments of a bucket, one a parameter, and the records of their parameters.
+
+    Attributes:
+        segments: int64 [S, 4]: offset, numel, block, first bit.
+        blocks: int64 [S]: the block length of each segment.
+        records: S of them.
+        numel: elements of all segments.
+        bitmap_nbytes: of the bits of all segments.
+        memory: of the ranks' past with these segments.
+    """
 
     segments: Tensor
-    blocks: Tensor  # int64 [S]: the block length of each segment
+    blocks: Tensor
     records: tuple[ParameterRecord, ...]
     numel: int
     bitmap_nbytes: int
+    memory: LayoutMemory = field(default_factory=LayoutMemory)
+    _parts: dict[tuple[bool, ...], "Layout"] = field(default_factory=dict, repr=False)
+
+    def part(self, kept: Sequence[bool]) -> "Layout":
+        """The layout of the segments that are kept: the same offsets, other bits."""
+        if all(kept):
+            return self
+        key = tuple(kept)
+        part = self._parts.get(key)
+        if part is None:
+            chosen = torch.tensor(key, dtype=torch.bool)
+            offsets, numels, blocks = self.segments[chosen, :3].t().tolist()
+            part = layout_of(
+                segments_of(numels, blocks, offsets),
+                tuple(itertools.compress(self.records, key)),
+            )
+            self._parts.clear()  # which segments are kept changes seldom, and not back
+            self._parts[key] = part
+        return part
+
+    def ranges(self, kept: Sequence[bool]) -> Iterator[tuple[int, int]]:
+        """Begin and end of the elements of the kept segments, where neighbours are one."""
+        end = begin = 0
+        for (offset, numel, _, _), keep in zip(self.segments.tolist(), kept, strict=True):
+            if keep and offset == end and end > begin:
+                end += numel
+            elif keep:
+                if end > begin:
+                    yield begin, end
+                begin, end = offset, offset + numel
+        if end > begin:
+            yield begin, end
 
     def packed_numel(self, counts: Tensor) -> int:
         """Elements of the packed form of so many live blocks a segment."""
@@ -98,16 +183,30 @@ class Layout:
         return f"bucket of {', '.join(labels[:3])}{more}"
 
 
-def segments_of(numels: Sequence[int], blocks: Sequence[int]) -> Tensor:
-    """The ``segments`` of arrays that lie one behind the other, with these block lengths.
+def layout_of(segments: Tensor, records: tuple[ParameterRecord, ...]) -> Layout:
+    """The layout of these segments, int64 [S, 4], and their parameters' records."""
+    return Layout(
+        segments=segments,
+        blocks=segments[:, 2].contiguous(),
+        records=records,
+        numel=int(segments[:, 1].sum()),
+        bitmap_nbytes=ops.bitmap_nbytes(segments),
+    )
+
+
+def segments_of(
+    numels: Sequence[int], blocks: Sequence[int], offsets: Sequence[int] | None = None
+) -> Tensor:
+    """The ``segments`` of arrays with these block lengths, one behind the other or at ``offsets``.
 
     The blocks of each begin at a multiple of 64 bits, so that no word of the bitmap is shared.
     """
+    if offsets is None:
+        offsets = list(itertools.accumulate(numels, initial=0))[:-1]
     rows = []
-    offset = bit = 0
-    for numel, block in zip(numels, blocks, strict=True):
+    bit = 0
+    for offset, numel, block in zip(offsets, numels, blocks, strict=True):
         rows.append((offset, numel, block, bit))
-        offset += numel
         bit += (-(-numel // block) + 63) // 64 * 64
     return torch.tensor(rows, dtype=torch.int64).view(-1, 4)
 
@@ -130,14 +229,7 @@ class LayoutCache:
         """The record of ``parameter``, made at the first call; ``name`` is taken then."""
         reference, record = self._records.get(id(parameter), (None, None))
         if record is None or reference is None or reference() is not parameter:
-            block = block_length(parameter, self._block)
-            record = ParameterRecord(
-                name=name,
-                shape=tuple(parameter.shape),
-                dtype=parameter.dtype,
-                block=block,
-                nblocks=-(-parameter.numel() // block),
-            )
+            record = new_record(parameter, name, self._block)
             self._records[id(parameter)] = (weakref.ref(parameter), record)
         return record
 
@@ -162,12 +254,5 @@ class LayoutCache:
                 del self._layouts[other]
             numels = [parameter.numel() for parameter in parameters]
             segments = segments_of(numels, [record.block for record in records])
-            layout = Layout(
-                segments=segments,
-                blocks=segments[:, 2].contiguous(),
-                records=records,
-                numel=sum(numels),
-                bitmap_nbytes=ops.bitmap_nbytes(segments),
-            )
-            self._layouts[key] = layout
+            layout = self._layouts[key] = layout_of(segments, records)
         return layout

@@ -10,7 +10,9 @@ Bytes are those that one rank sends in a ring of P ranks: 2 (P-1)/P of an AllRed
 times the piece of an all-gather.
 """
 
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 import torch.distributed as dist
@@ -39,6 +41,11 @@ def backend_of(group: dist.ProcessGroup, device: torch.device) -> str:
     return str(by_device.get(device.type, dist.get_backend(group))).lower()
 
 
+def ring_nbytes(nbytes: int, world_size: int) -> int:
+    """What each of so many ranks sends of an AllReduce of so many bytes."""
+    return 2 * (world_size - 1) * nbytes // world_size
+
+
 class Transport:
     """One process group, seen from one rank.
 
@@ -46,6 +53,7 @@ class Transport:
         group: the process group.
         rank, world_size: within the group.
         bytes_sent: by this rank, since construction.
+        seconds: in collectives that were waited for.
 
     Raises:
         RuntimeError: the group's backend for tensors on ``device`` is not one of ``BACKENDS``.
@@ -62,6 +70,7 @@ class Transport:
         self.rank = dist.get_rank(group)
         self.world_size = dist.get_world_size(group)
         self.bytes_sent = 0
+        self.seconds = 0.0
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -83,21 +92,18 @@ class Transport:
 
     def ring_nbytes(self, nbytes: int) -> int:
         """What a rank sends of an AllReduce of so many bytes."""
-        return 2 * (self.world_size - 1) * nbytes // self.world_size
+        return ring_nbytes(nbytes, self.world_size)
 
     def all_gather_records(self, record: bytes, device: torch.device) -> list[bytes]:
         """Every rank's record, all of one length, in rank order."""
         own = torch.frombuffer(bytearray(record), dtype=torch.uint8).to(device)
-        pieces = [torch.empty_like(own) for _ in range(self.world_size)]
-        self.bytes_sent += (self.world_size - 1) * len(record)
-        dist.all_gather(pieces, own, group=self.group)
-        return [bytes(piece.tolist()) for piece in pieces]
+        return [bytes(piece.tolist()) for piece in self.all_gather(own)]
 
     def all_gather(self, piece: Tensor) -> Tensor:
         """[P, n]: every rank's piece (contiguous, [n]), all of one size, in rank order."""
         gathered = piece.new_empty(self.world_size, piece.numel())
-        self.bytes_sent += (self.world_size - 1) * piece.nbytes
-        getattr(dist, _ALL_GATHER)(gathered.view(-1), piece, group=self.group)
+        with self._sending((self.world_size - 1) * piece.nbytes):
+            getattr(dist, _ALL_GATHER)(gathered.view(-1), piece, group=self.group)
         return gathered
 
     def all_to_all(
@@ -108,21 +114,27 @@ class Transport:
         outgoing_sizes: list[int],
     ) -> None:
         """Sends each rank its part of ``outgoing``; sizes are elements, one for each rank."""
-        self.bytes_sent += outgoing.nbytes
-        dist.all_to_all_single(incoming, outgoing, incoming_sizes, outgoing_sizes, group=self.group)
+        sizes = incoming_sizes, outgoing_sizes
+        with self._sending(outgoing.nbytes):
+            dist.all_to_all_single(incoming, outgoing, *sizes, group=self.group)
 
     def or_bitmap(self, bitmap: Tensor) -> None:
         """``bitmap`` (uint8, a multiple of 8 bytes) becomes the OR of all ranks' bitmaps."""
-        self.bytes_sent += self.ring_nbytes(bitmap.numel())
-        # gloo combines element by element: eight bytes at once are eight times fewer.
-        dist.all_reduce(bitmap.view(torch.int64), op=dist.ReduceOp.BOR, group=self.group)
+        with self._sending(self.ring_nbytes(bitmap.numel())):
+            # gloo combines element by element: eight bytes at once are eight times fewer.
+            dist.all_reduce(bitmap.view(torch.int64), op=dist.ReduceOp.BOR, group=self.group)
 
-    def all_reduce(self, tensor: Tensor) -> "torch.futures.Future[list[Tensor]]":
+    def sum(self, tensor: Tensor) -> None:
+        """``tensor`` becomes its sum over all ranks."""
+        with self._sending(self.ring_nbytes(tensor.nbytes)):
+            dist.all_reduce(tensor, group=self.group)
+
+    def begin_sum(self, tensor: Tensor) -> "torch.futures.Future[list[Tensor]]":
         """Begins the sum of ``tensor`` over all ranks, in place."""
         self.bytes_sent += self.ring_nbytes(tensor.nbytes)
         return self._begin_sum(tensor)
 
-    def all_reduce_sparse(self, tensor: Tensor) -> "torch.futures.Future[list[Tensor]]":
+    def begin_sum_of_sparse(self, tensor: Tensor) -> "torch.futures.Future[list[Tensor]]":
         """The same for a coalesced COO tensor, by the backend's own sparse AllReduce.
 
         gloo all-gathers indices and values, and fills up to the longest: that is not counted.
@@ -135,3 +147,11 @@ class Transport:
         work = dist.all_reduce(tensor, group=self.group, async_op=True)
         future: torch.futures.Future[list[Tensor]] = work.get_future()
         return future
+
+    @contextmanager
+    def _sending(self, nbytes: int) -> Iterator[None]:
+        """Around a collective that is waited for."""
+        self.bytes_sent += nbytes
+        begun = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - begun

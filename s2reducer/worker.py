@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import torch
 from torch.futures import Future
 
 Result = TypeVar("Result")
@@ -44,7 +45,8 @@ def _run(tasks: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
         task = tasks.get()
         if task is None:
             return
-        task()
+        with torch.no_grad():
+            task()
         del task  # or a bucket would stay alive until the next one comes
 
 

@@ -1,12 +1,24 @@
 # SPDX-License-Identifier: MIT
 """What several test modules share."""
 
+import os
 from collections.abc import Iterator
 
+import machine
 import pytest
 from ranks import Ranks
 
-MOST_RANKS = 4
+MOST_RANKS = 8
+
+
+def pytest_configure() -> None:
+    missing = machine.missing() if os.environ.get("CI") else []
+    if missing:
+        raise pytest.UsageError(f"tests would be skipped on CI, which lacks {', '.join(missing)}")
+
+
+def pytest_report_header() -> str:
+    return machine.describe_kernels()
 
 
 @pytest.fixture(scope="session")

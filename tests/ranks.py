@@ -39,7 +39,7 @@ class RankFailure(AssertionError):
 
 
 class Ranks:
-    """A pool of up to ``most`` ranks."""
+    """A pool of up to ``most`` ranks, which are started when a case first asks for them."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -57,8 +57,8 @@ class Ranks:
     ) -> list[Any]:
         """What ``function(*arguments)`` returned on each of ``count`` ranks."""
         assert count <= self.most
-        if not self._processes:
-            self._start()
+        if len(self._processes) < count:
+            self._start(count)
         self._cases += 1
         store = str(Path(self._folder.name) / f"store{self._cases}")
         for rank in range(count):
@@ -80,9 +80,10 @@ class Ranks:
             pipe.close()
         self._processes, self._pipes = [], []
 
-    def _start(self) -> None:
+    def _start(self, count: int) -> None:
         context = multiprocessing.get_context("spawn")
-        for rank in range(self.most):
+        first = len(self._processes)
+        for rank in range(first, count):
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=_serve, args=(rank, theirs, self._where(rank)), daemon=True
@@ -91,19 +92,20 @@ class Ranks:
             theirs.close()
             self._processes.append(process)
             self._pipes.append(ours)
-        for rank, (good, text) in enumerate(self._collect(self.most, START_SECONDS)):
+        for rank, (good, text) in enumerate(self._collect(count, START_SECONDS, first), first):
             assert good, f"rank {rank} did not start: {text}"
 
     def _where(self, rank: int) -> str:
         """The file into which a rank that takes too long writes where it is."""
         return str(Path(self._folder.name) / f"rank{rank}-{id(self)}")
 
-    def _collect(self, count: int, seconds: float) -> list[tuple[bool, Any]]:
-        """Every rank's answer: whether it is a result, and the result or what went wrong."""
+    def _collect(self, count: int, seconds: float, first: int = 0) -> list[tuple[bool, Any]]:
+        """The ranks' answers: whether each is a result, and the result or what went wrong."""
         answers: dict[int, tuple[bool, Any]] = {}
+        asked = range(first, count)
         deadline = time.monotonic() + seconds
-        while len(answers) < count:
-            open_pipes = {self._pipes[rank]: rank for rank in range(count) if rank not in answers}
+        while len(answers) < len(asked):
+            open_pipes = {self._pipes[rank]: rank for rank in asked if rank not in answers}
             ready = wait(list(open_pipes), timeout=max(0.0, deadline - time.monotonic()))
             if not ready:
                 break
@@ -115,11 +117,11 @@ class Ranks:
                 except EOFError:
                     self._processes[rank].join()
                     answers[rank] = (False, f"died with code {self._processes[rank].exitcode}")
-        for rank in set(range(count)) - set(answers):
+        for rank in set(asked) - set(answers):
             where = Path(self._where(rank))
             stack = where.read_text() if where.exists() else ""
             answers[rank] = (False, f"did not finish in {seconds:.0f} s, it was here:\n{stack}")
-        return [answers[rank] for rank in range(count)]
+        return [answers[rank] for rank in asked]
 
 
 def _serve(rank: int, pipe: Connection, where: str) -> None:

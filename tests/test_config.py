@@ -30,6 +30,8 @@ from s2reducer.config import PLANS, RECORD_NBYTES, Config, first_difference
         ({"seed": -1}, ValueError, "seed must lie between 0 and .* but is -1"),
         ({"seed": 1 << 64}, ValueError, "seed must lie between"),
         ({"seed": "0"}, TypeError, "seed must be a whole number, but is '0'"),
+        ({"check_every": -1}, ValueError, "check_every must be 0 or more, but is -1"),
+        ({"check_every": None}, TypeError, "check_every must be a whole number, but is None"),
         ({"seed": None}, TypeError, "seed must be a whole number, but is None"),
     ],
 )
@@ -53,7 +55,7 @@ def test_equal_settings_do_not_differ() -> None:
     assert first_difference([Config().record()]) is None
 
 
-CHANGED = {"plan": "owner", "block": 16, "seed": 1, "deterministic": True}
+CHANGED = {"plan": "owner", "block": 16, "seed": 1, "deterministic": True, "check_every": 5}
 
 
 def test_every_setting_is_compared() -> None:

@@ -15,8 +15,8 @@ from torch.utils import deterministic
 
 import s2reducer
 from s2reducer import reference
-from s2reducer.hook import FLOOR_NBYTES
 from s2reducer.segments import block_length, segments_of
+from s2reducer.constants import FLOOR_NBYTES
 
 PLANS = ["union", "auto", "dense"]
 
@@ -253,8 +253,10 @@ def test_the_bytes_of_a_union_follow_its_formula(ranks: Ranks) -> None:
     own = [live_rows(index, 0) for index in (0, 1)]
     union = [live_rows(index, 0) | live_rows(index, 1) for index in (0, 1)]
     report = ranks.run(2, reduce_at_densities, [[0.1] * 2], "union")[0]["report"]
-    settings, bitmaps = 512, 2048 // 8 + 64  # with the bucket's header
-    assert report["bytes_sent"] == settings + bitmaps + sum(map(len, union)) * 16 * 4
+    settings, header, bitmaps = 512, 128, 2048 // 8
+    assert report["bytes_sent"] == (
+        settings + header + header + bitmaps + sum(map(len, union)) * 16 * 4
+    )
     for entry, mine, ours in zip(report["parameters"], own, union, strict=True):
         assert entry["density"] == len(mine) / 1024
         assert entry["union_density"] == len(ours) / 1024
@@ -277,7 +279,7 @@ def test_small_buckets_take_one_collective_each(ranks: Ranks) -> None:
     auto = ranks.run(2, count_collectives_of_small_buckets, "auto")[0]
     dense = ranks.run(2, count_collectives_of_small_buckets, "dense")[0]
     union = ranks.run(2, count_collectives_of_small_buckets, "union")[0]
-    assert 40 <= auto == dense and union == 2 * auto
+    assert 40 <= auto == dense and union == 3 * auto  # header, union of bitmaps, values
     assert FLOOR_NBYTES > 1024
 
 

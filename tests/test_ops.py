@@ -241,7 +241,7 @@ def gather(
         ({"packed": torch.full((15,), 9.0)}, "packed must have 16 elements .*, but has 15"),
         (
             {"packed": torch.full((16,), 9.0).double(), "values": torch.ones(20).half()},
-            "the dtypes of values and packed must be one of the pairs",
+            "the dtypes of values and packed must be .* but are float16 and float64$",
         ),
         ({"divisor": 0.0}, "divisor must be a finite number above zero, but is 0"),
         ({"divisor": float("nan")}, "divisor must be a finite number above zero, but is nan"),
@@ -326,6 +326,12 @@ def opcheck_cases() -> Iterator[tuple[str, tuple[object, ...]]]:
     OPS.plan_exchanges(*plan, owners, 0, exchanges)
     lists = (positions.clone(), torch.zeros(4).long(), positions.clone(), SEGMENTS.clone())
     yield "plan_lists", (*plan, owners, 0, exchanges, *lists)
+    indices, one = torch.tensor([7, 2]), torch.zeros(1).long()
+    order, rows, starts = torch.tensor([1, 0]), torch.zeros(2).long(), torch.tensor([0, 1, 2])
+    yield "coo_sort", (indices, 10, order.clone(), rows.clone(), starts.clone(), one.clone())
+    yield "coo_sum", (torch.ones(2, 3), order, starts, torch.zeros(2, 3))
+    yield "coo_unite", (indices, torch.ones(2).long(), 10, rows.clone(), rows.clone(), one.clone())
+    yield "coo_bitmaps", (torch.tensor([0, 257]), 2, torch.zeros(2, 8, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: MIT
 """The package as others get it: built from a copy of the tree, installed into a new environment.
 
-Nothing here touches the working tree, and nothing is downloaded: new environments see the packages
-of the present one, but not the s2reducer that it may have in place.
+Nothing here touches the working tree.  The wheel's environment has nothing but what pip installs
+there, torch included, from where pip is set to look.
 """
 
 import email
+import importlib.metadata
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -95,7 +97,21 @@ def path_without_ninja(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(links)
 
 
-def new_environment(folder: Path) -> Path:
+def new_environment(folder: Path, wheel: Path) -> Path:
+    """The interpreter of a new environment that has torch, the wheel and what its extras bring.
+
+    torch is of the version that runs now, unless `make TORCH=...` says otherwise.
+    """
+    version = importlib.metadata.version("torch").partition("+")[0]
+    torch = shlex.split(os.environ.get("TORCH", f"torch=={version}"))
+    venv.create(folder, with_pip=True, symlinks=True)
+    python = folder / "bin" / "python"
+    for what in (torch, [f"{wheel}[dev]"]):
+        run([python, "-m", "pip", "--disable-pip-version-check", "install", *what], folder)
+    return python
+
+
+def borrowing_environment(folder: Path) -> Path:
     """The interpreter of a new environment, which also sees the packages of the present one.
 
     Folders that a .pth file names are searched, but their own .pth files are not followed: so an
@@ -155,15 +171,19 @@ def test_wheel_holds_the_package_alone(distributions: Distributions) -> None:
     assert sys.prefix.encode() not in code
 
 
-def test_wheel_passes_the_fast_tests_elsewhere(
+def test_wheel_passes_the_fast_tests_in_a_new_environment(
     distributions: Distributions, tmp_path: Path
 ) -> None:
     elsewhere = unpack(distributions.sdist, tmp_path / "sdist")
     shutil.rmtree(elsewhere / "s2reducer")
-    python = new_environment(tmp_path / "environment")
-    pip_install(python, tmp_path, distributions.wheel)
+    python = new_environment(tmp_path / "environment", distributions.wheel)
+    # The interpreter sees no folder of this one, and takes the package from nowhere else.
+    paths = run([python, "-c", "import sys; print(*sys.path, sep='\\n')"], elsewhere).splitlines()
+    assert not any(path.endswith("site-packages") for path in paths if str(tmp_path) not in path)
     assert tmp_path / "environment" in where_installed(python, elsewhere).parents
-    run([python, "-m", "pytest", "-q", "-x", "-m", "not slow"], elsewhere)
+    printed = run([python, "-m", "pytest", "-x", "-m", "not slow"], elsewhere)
+    passed = re.search(r"(\d+) passed", printed)
+    assert passed and int(passed[1]) > 400, printed
 
 
 def test_build_in_place_builds_what_changed(distributions: Distributions) -> None:
@@ -183,7 +203,7 @@ def test_editable_install_from_the_sdist_without_ninja(
     distributions: Distributions, tmp_path: Path, path_without_ninja: str
 ) -> None:
     tree = unpack(distributions.sdist, tmp_path / "sdist")
-    python = new_environment(tmp_path / "environment")
+    python = borrowing_environment(tmp_path / "environment")
     pip_install(python, tmp_path, "--editable", tree, PATH=path_without_ninja)
     assert where_installed(python, tmp_path).parent == tree / "s2reducer"
 

@@ -220,6 +220,13 @@ def test_what_does_not_fit_is_refused() -> None:
         case.lists(owners, 3)
     with pytest.raises(RuntimeError, match="owners must lie between 0 and 2, but one is 9"):
         case.lists(torch.full_like(owners, 9), 0)
+    exchanges = case.lists(owners, 0)["exchanges"]
+    empty, compact = torch.empty(0, dtype=torch.int64), torch.empty_like(case.segments)
+    shared = (case.bitmaps, case.segments, case.positions, owners, 0)
+    with pytest.raises(RuntimeError, match=r"exchanges must be what plan_exchanges gives .* 0 and"):
+        ops.plan_lists(*shared, exchanges, empty, empty, torch.empty_like(case.positions), compact)
+    with pytest.raises(RuntimeError, match="positions must be those of the set bits"):
+        ops.plan_exchanges(*shared[:2], case.positions[1:], owners[1:], 0, exchanges)
     many = case.bitmaps[:1].repeat(257, 1)
     with pytest.raises(RuntimeError, match="bitmaps must have 1 to 256 rows, but has 257"):
         ops.plan_owners(many, case.segments, case.positions, 0, owners)

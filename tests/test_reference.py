@@ -92,3 +92,15 @@ def test_the_core_agrees(dtype: torch.dtype, seed: int) -> None:
     expected = reference.add(packed, segments, live, accumulator)
     ops.blocks_add(packed, segments, positions, accumulator)
     assert torch.equal(accumulator, expected)
+
+
+def test_rows_of_a_coo_gradient() -> None:
+    indices, values = torch.tensor([7, 2, 7]), torch.tensor([[1.0], [2], [4]])
+    rows, sums = reference.coalesce(indices, values)
+    assert rows == [2, 7] and sums.tolist() == [[2], [5]]
+    rows, sums = reference.coalesce(indices[:0], values[:0])
+    assert rows == [] and sums.shape == (0, 1) and sums.dtype == torch.float32
+    union, bitmaps = reference.unite([[2, 7], [5, 7], []])
+    assert union == [2, 5, 7]
+    assert bitmaps[:, 0].tolist() == [0b101, 0b110, 0]
+    assert bitmaps.shape == (3, 8) and not bitmaps[:, 1:].any()

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
 from s2reducer import Report, S2State
+from s2reducer.chooser import Change
 from s2reducer.report import PlanTotals, readable_bytes
 from s2reducer.segments import ParameterRecord
 
@@ -44,8 +45,9 @@ def make_report() -> Report:
         reason="1.5 % of dense bytes",
     )
     bias = ParameterRecord(None, (7,), torch.bfloat16, 7, 1)
-    plans = {"union": PlanTotals(2, 1500, 0.25), "dense": PlanTotals(2, 500, 0.5)}
-    return Report(2, 4, 2000, 768_000, [table, bias], plans)
+    plans = {"union": PlanTotals(2, 1500, 0.25, 0.125), "dense": PlanTotals(2, 500, 0.5, 0.25)}
+    changes = [Change(1, "bucket of table.weight", "union", "why")]
+    return Report(2, 4, 2000, 768_000, [table, bias], plans, changes)
 
 
 def test_as_dict_has_every_number_in_plain_types() -> None:
@@ -80,17 +82,20 @@ def test_as_dict_has_every_number_in_plain_types() -> None:
             },
         ],
         "plans": {
-            "union": {"buckets": 2, "bytes": 1500, "seconds": 0.25},
-            "dense": {"buckets": 2, "bytes": 500, "seconds": 0.5},
+            "union": {"buckets": 2, "bytes": 1500, "seconds": 0.25, "predicted_seconds": 0.125},
+            "dense": {"buckets": 2, "bytes": 500, "seconds": 0.5, "predicted_seconds": 0.25},
         },
+        "changes": [
+            {"step": 1, "bucket": "bucket of table.weight", "plan": "union", "reason": "why"}
+        ],
     }
 
 
 def test_the_table() -> None:
     assert str(make_report()).splitlines() == [
         "2 steps on 4 ranks: sent 2 kB a rank, where dense AllReduce sends 768 kB",
-        "  union: 2 buckets, 1.5 kB",
-        "  dense: 2 buckets, 500 B",
+        "  union: 2 buckets, 1.5 kB, 125 ms each (62.5 ms predicted)",
+        "  dense: 2 buckets, 500 B, 250 ms each (125 ms predicted)",
         "parameter     dtype     block  density  union  plan   why",
         "table.weight  float32   64     1 %      1.5 %  union  1.5 % of dense bytes",
         "7             bfloat16  7      -        -      none   not reduced yet",
@@ -107,6 +112,7 @@ def test_before_the_first_step() -> None:
         "bytes_dense": 0,
         "parameters": [],
         "plans": {},
+        "changes": [],
     }
     assert str(report).startswith("0 steps")
 
@@ -141,17 +147,21 @@ def test_of_a_training(ranks: Ranks, plan: str) -> None:
         assert bias["density"] == bias["union_density"] == 1.0
         assert report["steps"] == 3 and report["world_size"] == 2
         used = "gather" if plan == "auto" else "union"
+        compared = 2  # DDP has rebuilt its bucket
         assert set(report["plans"]) == {used}
         totals = report["plans"][used]
         assert totals["buckets"] == 3
         assert report["bytes_dense"] == 3 * (500 * 40 + 9) * 4
-        assert report["bytes_sent"] == totals["bytes"] == 512 + 3 * (64 + 64 + 8 + (3 * 40 + 9) * 4)
+        # Two ranks' indices take as much by an all-gather as by an AllReduce.
+        assert totals["bytes"] == 3 * (128 + 64 + 8 + (3 * 40 + 9) * 4)
+        assert report["bytes_sent"] == 512 + compared * 128 + totals["bytes"]
+        assert totals["predicted_seconds"] > 0
         assert 0 < report["seconds"] == totals["seconds"]
 
 
 def test_of_a_dense_training(ranks: Ranks) -> None:
     report, _ = ranks.run(2, train, "dense")[0]
-    assert report["bytes_sent"] == report["bytes_dense"] + 512
+    assert report["bytes_sent"] == report["bytes_dense"] + 512 + 2 * 128
     assert {entry["reason"] for entry in report["parameters"]} == {"as set"}
     assert report["parameters"][0]["density"] is None
 

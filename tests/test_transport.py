@@ -60,7 +60,7 @@ def test_records_come_in_rank_order(ranks: Ranks) -> None:
 def sum_in_place(dtype: torch.dtype) -> tuple[bool, int]:
     transport = Transport(dist.group.WORLD, CPU)
     tensor = torch.arange(1000).to(dtype)
-    future = transport.all_reduce(tensor)
+    future = transport.begin_sum(tensor)
     result = future.wait()[0]
     expected = torch.arange(1000).to(dtype) * 3
     return torch.equal(tensor, expected) and torch.equal(result, tensor), transport.bytes_sent
@@ -77,7 +77,7 @@ def sum_sparse() -> tuple[list[list[float]], int]:
     transport = Transport(dist.group.WORLD, CPU)
     rows = torch.tensor([[0, 3][: dist.get_rank() + 1]])
     tensor = torch.sparse_coo_tensor(rows, torch.ones(rows.shape[1], 2), (4, 2)).coalesce()
-    result = transport.all_reduce_sparse(tensor).wait()[0]
+    result = transport.begin_sum_of_sparse(tensor).wait()[0]
     return result.to_dense().tolist(), transport.bytes_sent
 
 

@@ -6,7 +6,7 @@
  *
  *   TARGET          attribute of the functions
  *   SUFFIX(name)    name of a function in this variant
- *   OWN_F16         if the variant brings its own convert_f16_f32, convert_f32_f16, add_f16_f32
+ *   OWN_F16         if f16_template.h has been included before
  */
 
 /*

@@ -93,6 +93,11 @@ static inline uint64_t s2_magnitude_mask(int64_t width)
  * it is in it, but it cannot guess the next one, takes some lines to start and stops at the end of
  * a page.  So all lines of a row are asked for (of a longer one the beginning, since by then the
  * hardware has caught up), as many rows ahead as make up the time that memory takes to answer.
+ *
+ * A loaded memory answers within a microsecond, in which a core moves some 10 to 30 KB: so far
+ * ahead, and no further, since what is asked for has to stay in a cache of its own until then.  Of
+ * short rows 16 are enough: a core waits for no more lines than that at a time, or few more.  4096
+ * bytes are a page, where the hardware's own prefetch stops and starts again.
  */
 #define S2_PREFETCH_AHEAD_NBYTES 32768
 #define S2_PREFETCH_ROW_NBYTES   4096

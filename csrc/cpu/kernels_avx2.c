@@ -121,7 +121,6 @@ static S2_TARGET_AVX2 int64_t nonzero_elements(const uint8_t *values, int64_t n,
  * the one before. */
 INLINE_AVX2 void copy_row(uint8_t *t, const uint8_t *f, int64_t nbytes)
 {
-
     if (nbytes < 32) {
         memcpy(t, f, (size_t)nbytes);
         return;
@@ -138,7 +137,6 @@ INLINE_AVX2 void copy_row(uint8_t *t, const uint8_t *f, int64_t nbytes)
 
 INLINE_AVX2 void stream_row(uint8_t *t, const uint8_t *f, int64_t nbytes)
 {
-
     for (int64_t i = 0; i < nbytes; i += 64) {
         __m256i a = load(f + i), b = load(f + i + 32);
         stream(t + i, a), stream(t + i + 32, b);
@@ -166,49 +164,17 @@ INLINE_AVX2 void store_f16(uint16_t *p, __m256 x)
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
-/* Division by a power of two is as exact as the multiplication, and these loops wait for memory. */
-static S2_TARGET_AVX2 void convert_f16_f32_avx2(const void *src, void *dst, int64_t n,
-                                                double divisor)
-{
-    const uint16_t *s = src;
-    float *d = dst;
-    const float by = (float)divisor;
-    int64_t i = 0;
-
-    for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(d + i, _mm256_div_ps(load_f16(s + i), _mm256_set1_ps(by)));
-    for (; i < n; i++)
-        d[i] = s2_float_from_f16(s[i]) / by;
-}
-
-static S2_TARGET_AVX2 void convert_f32_f16_avx2(const void *src, void *dst, int64_t n,
-                                                double divisor)
-{
-    const float *s = src;
-    uint16_t *d = dst;
-    const float by = (float)divisor;
-    int64_t i = 0;
-
-    for (; i + 8 <= n; i += 8)
-        store_f16(d + i, _mm256_div_ps(_mm256_loadu_ps(s + i), _mm256_set1_ps(by)));
-    for (; i < n; i++)
-        d[i] = s2_f16_from_float(s[i] / by);
-}
-
-static S2_TARGET_AVX2 void add_f16_f32_avx2(const void *src, void *accumulator, int64_t n)
-{
-    const uint16_t *s = src;
-    float *a = accumulator;
-    int64_t i = 0;
-
-    for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(a + i, _mm256_add_ps(_mm256_loadu_ps(a + i), load_f16(s + i)));
-    for (; i < n; i++)
-        a[i] += s2_float_from_f16(s[i]);
-}
+INLINE_AVX2 __m256 load_f32(const float *p) { return _mm256_loadu_ps(p); }
+INLINE_AVX2 void store_f32(float *p, __m256 x) { _mm256_storeu_ps(p, x); }
+INLINE_AVX2 __m256 splat_f32(float value) { return _mm256_set1_ps(value); }
+INLINE_AVX2 __m256 div_f32(__m256 x, __m256 y) { return _mm256_div_ps(x, y); }
+INLINE_AVX2 __m256 add_f32(__m256 x, __m256 y) { return _mm256_add_ps(x, y); }
 
 #define TARGET       S2_TARGET_AVX2
 #define SUFFIX(name) name##_avx2
+#define VECTOR       __m256
+#define LANES        8
+#include "f16_template.h"
 #define OWN_F16
 #include "convert_template.h"
 

@@ -146,49 +146,17 @@ INLINE_AVX512 void store_f16(uint16_t *p, __m512 x)
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
-/* Division by a power of two is as exact as the multiplication, and these loops wait for memory. */
-static S2_TARGET_AVX512 void convert_f16_f32_avx512(const void *src, void *dst, int64_t n,
-                                                    double divisor)
-{
-    const uint16_t *s = src;
-    float *d = dst;
-    const float by = (float)divisor;
-    int64_t i = 0;
-
-    for (; i + 16 <= n; i += 16)
-        _mm512_storeu_ps(d + i, _mm512_div_ps(load_f16(s + i), _mm512_set1_ps(by)));
-    for (; i < n; i++)
-        d[i] = s2_float_from_f16(s[i]) / by;
-}
-
-static S2_TARGET_AVX512 void convert_f32_f16_avx512(const void *src, void *dst, int64_t n,
-                                                    double divisor)
-{
-    const float *s = src;
-    uint16_t *d = dst;
-    const float by = (float)divisor;
-    int64_t i = 0;
-
-    for (; i + 16 <= n; i += 16)
-        store_f16(d + i, _mm512_div_ps(_mm512_loadu_ps(s + i), _mm512_set1_ps(by)));
-    for (; i < n; i++)
-        d[i] = s2_f16_from_float(s[i] / by);
-}
-
-static S2_TARGET_AVX512 void add_f16_f32_avx512(const void *src, void *accumulator, int64_t n)
-{
-    const uint16_t *s = src;
-    float *a = accumulator;
-    int64_t i = 0;
-
-    for (; i + 16 <= n; i += 16)
-        _mm512_storeu_ps(a + i, _mm512_add_ps(_mm512_loadu_ps(a + i), load_f16(s + i)));
-    for (; i < n; i++)
-        a[i] += s2_float_from_f16(s[i]);
-}
+INLINE_AVX512 __m512 load_f32(const float *p) { return _mm512_loadu_ps(p); }
+INLINE_AVX512 void store_f32(float *p, __m512 x) { _mm512_storeu_ps(p, x); }
+INLINE_AVX512 __m512 splat_f32(float value) { return _mm512_set1_ps(value); }
+INLINE_AVX512 __m512 div_f32(__m512 x, __m512 y) { return _mm512_div_ps(x, y); }
+INLINE_AVX512 __m512 add_f32(__m512 x, __m512 y) { return _mm512_add_ps(x, y); }
 
 #define TARGET       S2_TARGET_AVX512
 #define SUFFIX(name) name##_avx512
+#define VECTOR       __m512
+#define LANES        16
+#include "f16_template.h"
 #define OWN_F16
 #include "convert_template.h"
 

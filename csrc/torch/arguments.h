@@ -72,10 +72,10 @@ struct Floats {
     s2_dtype dtype;
 };
 
-inline Floats floats(const Tensor &tensor, const char *op, const char *name)
+inline Floats floats(const Tensor &tensor, const char *op, const char *name, const char *accepted,
+                     int64_t dim)
 {
-    const char *accepted = "a contiguous 1-D CPU tensor of float32, float64, float16 or bfloat16";
-    check(tensor, op, name, accepted, 1);
+    check(tensor, op, name, accepted, dim);
     Floats result{tensor.data_ptr(), tensor.numel(), S2_FLOAT32};
     switch (tensor.scalar_type()) {
     case ScalarType::Float:
@@ -95,6 +95,18 @@ inline Floats floats(const Tensor &tensor, const char *op, const char *name)
              torch::headeronly::toString(tensor.scalar_type()));
     }
     return result;
+}
+
+inline Floats floats(const Tensor &tensor, const char *op, const char *name)
+{
+    return floats(tensor, op, name,
+                  "a contiguous 1-D CPU tensor of float32, float64, float16 or bfloat16", 1);
+}
+
+inline Floats float_rows(const Tensor &tensor, const char *op, const char *name)
+{
+    return floats(tensor, op, name,
+                  "a contiguous 2-D CPU tensor of float32, float64, float16 or bfloat16", 2);
 }
 
 struct Bytes {
@@ -166,11 +178,18 @@ inline void check_divisor(s2_status status, double divisor, const char *op)
         fail(op, "divisor must be a finite number above zero, but is ", divisor);
 }
 
-inline void check_pair(s2_status status, const char *op, const char *from, const char *to,
-                       const char *accepted)
+inline const char *dtype_name(s2_dtype dtype)
+{
+    constexpr const char *names[] = {"float32", "float64", "float16", "bfloat16"};
+    return names[dtype];
+}
+
+inline void check_pair(s2_status status, const char *op, const char *from, const Floats &source,
+                       const char *to, const Floats &target, const char *accepted)
 {
     if (status == S2_BAD_DTYPE)
-        fail(op, "the dtypes of ", from, " and ", to, " must be one of the pairs ", accepted);
+        fail(op, "the dtypes of ", from, " and ", to, " must be one of the pairs ", accepted,
+             ", but are ", dtype_name(source.dtype), " and ", dtype_name(target.dtype));
 }
 
 constexpr const char *kConvertPairs =

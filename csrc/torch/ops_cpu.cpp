@@ -98,54 +98,67 @@ void bitmap_from_positions(const Tensor &positions, const Tensor &bitmap)
 // Blocks and values
 // ------------------------------------------------------------------------------------------------
 
+// What gather, scatter and add are given; `values` are the bucket, whatever a function calls it.
+struct Blocks {
+    Floats values;
+    s2_layout layout;
+    Longs positions;
+    Floats packed;
+};
+
+Blocks blocks_of(const Tensor &values, const char *name, const Tensor &segments,
+                 const Tensor &positions, const Tensor &packed, const char *op)
+{
+    Floats v = floats(values, op, name);
+    return {v, layout_from(segments, v.numel, op), longs(positions, op, "positions"),
+            floats(packed, op, "packed")};
+}
+
+void check_blocks(s2_status status, const Blocks &b, const TorchThreads &threads, const char *op)
+{
+    check_packed(status, b.layout, b.positions, b.packed, op);
+    threads.check(op);
+}
+
 void blocks_gather(const Tensor &values, const Tensor &segments, const Tensor &positions,
                    const Tensor &packed, double divisor, bool parallel)
 {
     const char *op = "blocks_gather";
-    Floats v = floats(values, op, "values");
-    s2_layout layout = layout_from(segments, v.numel, op);
-    Longs p = longs(positions, op, "positions");
-    Floats k = floats(packed, op, "packed");
+    Blocks b = blocks_of(values, "values", segments, positions, packed, op);
     TorchThreads threads(parallel);
-    s2_status status = s2_blocks_gather(&layout, v.data, v.dtype, p.data, p.numel, k.data, k.dtype,
-                                        k.numel, divisor, threads.get());
+    s2_status status = s2_blocks_gather(&b.layout, b.values.data, b.values.dtype, b.positions.data,
+                                        b.positions.numel, b.packed.data, b.packed.dtype,
+                                        b.packed.numel, divisor, threads.get());
     check_divisor(status, divisor, op);
-    check_pair(status, op, "values", "packed", kConvertPairs);
-    check_packed(status, layout, p, k, op);
-    threads.check(op);
+    check_pair(status, op, "values", b.values, "packed", b.packed, kConvertPairs);
+    check_blocks(status, b, threads, op);
 }
 
 void blocks_scatter(const Tensor &packed, const Tensor &segments, const Tensor &positions,
                     const Tensor &values, double divisor, bool parallel)
 {
     const char *op = "blocks_scatter";
-    Floats k = floats(packed, op, "packed");
-    Floats v = floats(values, op, "values");
-    s2_layout layout = layout_from(segments, v.numel, op);
-    Longs p = longs(positions, op, "positions");
+    Blocks b = blocks_of(values, "values", segments, positions, packed, op);
     TorchThreads threads(parallel);
-    s2_status status = s2_blocks_scatter(&layout, k.data, k.dtype, k.numel, p.data, p.numel, v.data,
-                                         v.dtype, divisor, threads.get());
+    s2_status status = s2_blocks_scatter(&b.layout, b.packed.data, b.packed.dtype, b.packed.numel,
+                                         b.positions.data, b.positions.numel, b.values.data,
+                                         b.values.dtype, divisor, threads.get());
     check_divisor(status, divisor, op);
-    check_pair(status, op, "packed", "values", kConvertPairs);
-    check_packed(status, layout, p, k, op);
-    threads.check(op);
+    check_pair(status, op, "packed", b.packed, "values", b.values, kConvertPairs);
+    check_blocks(status, b, threads, op);
 }
 
 void blocks_add(const Tensor &packed, const Tensor &segments, const Tensor &positions,
                 const Tensor &accumulator, bool parallel)
 {
     const char *op = "blocks_add";
-    Floats k = floats(packed, op, "packed");
-    Floats a = floats(accumulator, op, "accumulator");
-    s2_layout layout = layout_from(segments, a.numel, op);
-    Longs p = longs(positions, op, "positions");
+    Blocks b = blocks_of(accumulator, "accumulator", segments, positions, packed, op);
     TorchThreads threads(parallel);
-    s2_status status = s2_blocks_add(&layout, k.data, k.dtype, k.numel, p.data, p.numel, a.data,
-                                     a.dtype, threads.get());
-    check_pair(status, op, "packed", "accumulator", kAddPairs);
-    check_packed(status, layout, p, k, op);
-    threads.check(op);
+    s2_status status =
+        s2_blocks_add(&b.layout, b.packed.data, b.packed.dtype, b.packed.numel, b.positions.data,
+                      b.positions.numel, b.values.data, b.values.dtype, threads.get());
+    check_pair(status, op, "packed", b.packed, "accumulator", b.values, kAddPairs);
+    check_blocks(status, b, threads, op);
 }
 
 void blocks_clear_dead(const Tensor &bitmap, const Tensor &segments, const Tensor &values,
@@ -174,7 +187,7 @@ void values_convert(const Tensor &src, const Tensor &dst, double divisor, bool p
     s2_status status =
         s2_values_convert(s.data, s.dtype, d.data, d.dtype, s.numel, divisor, threads.get());
     check_divisor(status, divisor, op);
-    check_pair(status, op, "src", "dst", kConvertPairs);
+    check_pair(status, op, "src", s, "dst", d, kConvertPairs);
     if (status != S2_OK) fail(op, s2_status_string(status));
     threads.check(op);
 }

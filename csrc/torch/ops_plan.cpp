@@ -106,6 +106,7 @@ void check_plan(s2_status status, const char *op)
     if (status != S2_OK) fail(op, s2_status_string(status));
 }
 
+// Names the one that is wrong, once the core has found that one is.
 void check_rank(const Owners &owners, int64_t rank, const Union &u, const char *op)
 {
     if (rank < 0 || rank >= u.nranks)
@@ -135,10 +136,10 @@ void plan_exchanges(const Tensor &bitmaps, const Tensor &segments, const Tensor 
     Union u = union_of(bitmaps, segments, positions, op);
     Owners o = owners_of(owners, u, op);
     s2_exchange *e = exchanges_of(exchanges, u, op);
-    check_rank(o, rank, u, op);
-    check_plan(s2_plan_exchanges(&u.layout, u.bitmaps, u.nranks, u.nbytes, u.positions.data,
-                                 u.positions.numel, o.data, rank, e),
-               op);
+    s2_status status = s2_plan_exchanges(&u.layout, u.bitmaps, u.nranks, u.nbytes, u.positions.data,
+                                         u.positions.numel, o.data, rank, e);
+    if (status == S2_BAD_SIZE) check_rank(o, rank, u, op);
+    check_plan(status, op);
 }
 
 void plan_lists(const Tensor &bitmaps, const Tensor &segments, const Tensor &positions,
@@ -157,13 +158,16 @@ void plan_lists(const Tensor &bitmaps, const Tensor &segments, const Tensor &pos
     check_dtype(compact, ScalarType::Long, op, "compact", accepted);
     if (compact.size(0) != u.layout.nsegments || compact.size(1) != 4)
         fail(op, "compact must be ", accepted);
-    check_rank(o, rank, u, op);
     s2_status status = s2_plan_lists(
         &u.layout, u.bitmaps, u.nranks, u.nbytes, u.positions.data, u.positions.numel, o.data, rank,
         e, s.data, s.numel, r.data, r.numel, w.data, static_cast<s2_segment *>(compact.data_ptr()));
-    if (status == S2_BAD_SIZE)
-        fail(op, "sent and received must have as many elements as exchanges says, but have ",
-             s.numel, " and ", r.numel);
+    if (status == S2_BAD_SIZE) {
+        check_rank(o, rank, u, op);
+        fail(op,
+             "exchanges must be what plan_exchanges gives for the same arguments, and sent and "
+             "received as long as it says, but they have ",
+             s.numel, " and ", r.numel, " elements");
+    }
     check_plan(status, op);
 }
 

@@ -24,6 +24,7 @@ from s2reducer.cli import corpus
 from s2reducer.cli.processes import Event, RankError, run_ranks
 from s2reducer.cli.results import Compute, summarise
 from s2reducer.cli.training import PLAIN, REDUCED, Settings
+from s2reducer.config import PLANS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--plan",
-        choices=("auto", "union", "dense"),
+        choices=PLANS,
         default="auto",
         help="how s2reducer sends a bucket (default: %(default)s)",
     )

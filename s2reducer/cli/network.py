@@ -3,24 +3,18 @@
 
 from pathlib import Path
 
+from s2reducer.transport import ring_nbytes
+
 LINK_GBITS = (1, 10, 25, 100)
 _LOOPBACK_SENT = Path("/sys/class/net/lo/statistics/tx_bytes")
 
 
-def ring_allreduce_bytes(elements: float, element_size: int, ranks: int) -> float:
-    """What each rank sends in a ring AllReduce: every byte once to reduce and once to spread, less
-    the rank's own share of both."""
-    return 2 * (ranks - 1) / ranks * elements * element_size
-
-
-def union_bytes(parameters: list[tuple[int, int, float]], element_size: int, ranks: int) -> float:
+def union_bytes(parameters: list[tuple[int, int, float]], element_size: int, ranks: int) -> int:
     """What the ``union`` plan sends per rank and step, headers aside, for (numel, block, density of
     the union) of each parameter: one bit a block, then the live blocks, both by AllReduce."""
     elements = sum(numel * density for numel, _, density in parameters)
-    bitmap = sum(-(-numel // block) for numel, block, _ in parameters) / 8
-    return ring_allreduce_bytes(elements, element_size, ranks) + ring_allreduce_bytes(
-        bitmap, 1, ranks
-    )
+    bits = sum(-(-numel // block) for numel, block, _ in parameters)
+    return ring_nbytes(round(elements) * element_size + -(-bits // 8), ranks)
 
 
 def loopback_sent() -> int | None:

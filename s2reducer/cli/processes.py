@@ -19,7 +19,10 @@ from pathlib import Path
 from typing import IO, Any
 
 Event = dict[str, Any]
-# A rank reports every step; nothing for so long means that the ranks wait for each other for ever.
+# Where every rank has a core.  A rank that waits longer than this for another one raises, instead
+# of hanging with it ...
+TIMEOUT_SECONDS = 60.0
+# ... and a rank reports every step: when none says anything for so long, none is going to raise.
 SILENCE_SECONDS = 180.0
 
 
@@ -84,6 +87,17 @@ class Rank:
         self.stdout.close()
 
 
+def patience(ranks: int) -> float:
+    """How many times longer everything may take, from importing torch on: ranks share the cores."""
+    return max(1.0, ranks / _cores())
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def run_ranks(
     ranks: int, settings: Event, folder: Path, listen: Callable[[int, Event], None]
 ) -> None:
@@ -93,25 +107,26 @@ def run_ranks(
     """
     # A file as the meeting point: no port to choose, so none that another program can take first.
     store = (folder / "store").as_uri()
-    order = {"settings": settings, "store": store, "folder": str(folder)}
+    timeout = TIMEOUT_SECONDS * patience(ranks)
+    order = {"settings": settings, "store": store, "folder": str(folder), "timeout": timeout}
     running: list[Rank] = []
     try:
         for number in range(ranks):
             running.append(Rank(number, order, folder))
-        _listen(running, listen)
+        _listen(running, listen, SILENCE_SECONDS * patience(ranks))
     finally:
         for rank in running:
             rank.kill()
 
 
-def _listen(running: list[Rank], listen: Callable[[int, Event], None]) -> None:
+def _listen(running: list[Rank], listen: Callable[[int, Event], None], silence: float) -> None:
     with selectors.DefaultSelector() as selector:
         for rank in running:
             selector.register(rank.stdout, selectors.EVENT_READ, rank)
         while selector.get_map():
-            ready = selector.select(SILENCE_SECONDS)
+            ready = selector.select(silence)
             if not ready:
-                raise RankError(f"no rank has finished a step in {SILENCE_SECONDS:.0f} seconds")
+                raise RankError(f"no rank has finished a step in {silence:.0f} seconds")
             for key, _ in ready:
                 _hear(key.data, selector, listen)
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from s2reducer.cli.network import predicted_seconds, ring_allreduce_bytes, union_bytes
+from s2reducer.cli.network import predicted_seconds, union_bytes
 from s2reducer.cli.training import Settings
+from s2reducer.transport import ring_nbytes
 
 FLOAT32_BYTES = 4
 # The training loss jumps from batch to batch; its mean over so many steps is shown.
@@ -100,7 +101,7 @@ def summarise(results: list[dict[str, Any]], settings: Settings, compute: Comput
     if reports:
         counted = fmean(report["bytes_sent"] / report["steps"] for report in reports)
     else:
-        counted = ring_allreduce_bytes(first["parameter_count"], FLOAT32_BYTES, settings.ranks)
+        counted = ring_nbytes(first["parameter_count"] * FLOAT32_BYTES, settings.ranks)
     on_loopback = first["loopback_bytes"]
     if on_loopback is not None:
         on_loopback /= first["window_steps"] * settings.ranks

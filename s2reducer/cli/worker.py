@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """A rank of the demo: ``python -m s2reducer.cli.worker``, started by ``processes.py``.
 
-Standard input brings one line of JSON (rank, settings, store) and then stays open for as long as
-the parent lives. Standard output carries one JSON object a line back to the parent.
+Standard input brings one line of JSON (rank, settings, where to meet, how long to wait) and then
+stays open for as long as the parent lives. Standard output carries one JSON object a line back to
+the parent.
 """
 
 import json
@@ -20,9 +21,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from s2reducer.cli.training import PLAIN, REDUCED, Settings, train
-
-# A rank that waits longer than this for another one raises, instead of hanging with it.
-TIMEOUT = timedelta(seconds=60)
 
 
 def main() -> None:
@@ -54,7 +52,7 @@ def _train_both(order: dict[str, Any], emit: Any) -> None:
         init_method=order["store"],
         rank=rank,
         world_size=settings.ranks,
-        timeout=TIMEOUT,
+        timeout=timedelta(seconds=order["timeout"]),
     )
     words, held_out = _load(settings.words), _load(settings.held_out)
     for run in (PLAIN, REDUCED):

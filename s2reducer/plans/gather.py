@@ -17,8 +17,10 @@ from s2reducer.segments import Layout
 from s2reducer.transport import Transport
 
 
-def reduce_gather(buffer: Tensor, layout: Layout, index: Index, transport: Transport) -> None:
-    """Replaces the union's blocks in ``buffer`` by their means over the ranks."""
+def reduce_gather(
+    buffer: Tensor, layout: Layout, index: Index, transport: Transport, divisor: float
+) -> None:
+    """Replaces the union's blocks in ``buffer`` by their sums over the ranks, divided."""
     rank = transport.rank
     mine = torch.full((index.positions.numel(),), rank, dtype=torch.int16)
     plan = make_plan(layout, index, mine, rank)
@@ -26,10 +28,10 @@ def reduce_gather(buffer: Tensor, layout: Layout, index: Index, transport: Trans
     rows = buffer.new_zeros(max(plan.received_numel))
     own_rows = rows[: plan.sent_numel[rank]]
     ops.blocks_gather(buffer, layout.segments, plan.sent[rank], own_rows, parallel=False)
-    total = Sum(plan.compact, buffer.dtype, transport.world_size)
+    total = Sum(plan.compact, buffer.dtype, divisor)
     for peer, gathered in enumerate(transport.all_gather(rows)):
         total.add(gathered[: plan.received_numel[peer]], plan.received[peer])
 
-    means = buffer.new_empty(plan.owned_numel[rank])
-    total.mean(means)
-    ops.blocks_scatter(means, layout.segments, plan.owned[rank], buffer, parallel=False)
+    results = buffer.new_empty(plan.owned_numel[rank])
+    total.result(results)
+    ops.blocks_scatter(results, layout.segments, plan.owned[rank], buffer, parallel=False)

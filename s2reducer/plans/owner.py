@@ -73,8 +73,10 @@ def choose_owners(layout: Layout, index: Index, seed: int) -> Tensor:
     return owners
 
 
-def reduce_owner(buffer: Tensor, layout: Layout, plan: OwnerPlan, transport: Transport) -> None:
-    """Replaces the union's blocks in ``buffer`` by their means over the ranks."""
+def reduce_owner(
+    buffer: Tensor, layout: Layout, plan: OwnerPlan, transport: Transport, divisor: float
+) -> None:
+    """Replaces the union's blocks in ``buffer`` by their sums over the ranks, divided."""
     rank = transport.rank
     away = [0 if peer == rank else numel for peer, numel in enumerate(plan.sent_numel)]
     home = [0 if peer == rank else numel for peer, numel in enumerate(plan.received_numel)]
@@ -88,12 +90,12 @@ def reduce_owner(buffer: Tensor, layout: Layout, plan: OwnerPlan, transport: Tra
     transport.all_to_all(incoming, outgoing, home, away)
 
     heaviest = max(plan.owned_numel)
-    means = buffer.new_empty(heaviest)
-    total = Sum(plan.compact, buffer.dtype, transport.world_size)
+    results = buffer.new_empty(heaviest)
+    total = Sum(plan.compact, buffer.dtype, divisor)
     for peer, part in enumerate(torch.split_with_sizes(incoming, home)):
         total.add(own_rows if peer == rank else part, plan.received[peer])
-    total.mean(means[: plan.owned_numel[rank]])
+    total.result(results[: plan.owned_numel[rank]])
 
-    for peer, part in enumerate(transport.all_gather(means)):
+    for peer, part in enumerate(transport.all_gather(results)):
         rows = part[: plan.owned_numel[peer]]
         ops.blocks_scatter(rows, layout.segments, plan.owned[peer], buffer, parallel=False)

@@ -6,7 +6,7 @@ overflow although the mean does not, values are divided before they are added, b
 where that is exact:
 
 float64
-    divided by the number of ranks before they are added, as there is no wider type.
+    divided before they are added, as there is no wider type.
 bfloat16
     has the range of float32, so its values are scaled by 1/256 (exact, subnormals included: they
     stay above float32's smallest), and the sum is divided by what is left.
@@ -37,13 +37,13 @@ class Arithmetic:
     after: float
 
 
-def arithmetic(dtype: torch.dtype, world_size: int) -> Arithmetic:
+def arithmetic(dtype: torch.dtype, divisor: float) -> Arithmetic:
     """Raises KeyError for a dtype that travels densely."""
     return {
-        torch.float32: Arithmetic(torch.float64, 1.0, world_size),
-        torch.float64: Arithmetic(torch.float64, world_size, 1.0),
-        torch.float16: Arithmetic(torch.float32, 1.0, world_size),
-        torch.bfloat16: Arithmetic(torch.float32, _SCALE, world_size / _SCALE),
+        torch.float32: Arithmetic(torch.float64, 1.0, divisor),
+        torch.float64: Arithmetic(torch.float64, divisor, 1.0),
+        torch.float16: Arithmetic(torch.float32, 1.0, divisor),
+        torch.bfloat16: Arithmetic(torch.float32, _SCALE, divisor / _SCALE),
     }[dtype]
 
 
@@ -53,12 +53,12 @@ class Sum:
     Args:
         compact: segments of the blocks, without gaps.
         dtype: of the rows and the result.
-        world_size: how many ranks the mean is over.
+        divisor: of the sums: the number of ranks for a mean.
     """
 
-    def __init__(self, compact: Tensor, dtype: torch.dtype, world_size: int) -> None:
+    def __init__(self, compact: Tensor, dtype: torch.dtype, divisor: float) -> None:
         self._compact = compact
-        self._arithmetic = arithmetic(dtype, world_size)
+        self._arithmetic = arithmetic(dtype, divisor)
         self._total = torch.zeros(int(compact[:, 1].sum()), dtype=self._arithmetic.sum_dtype)
 
     def add(self, rows: Tensor, where: Tensor) -> None:
@@ -70,6 +70,6 @@ class Sum:
             rows = scaled
         ops.blocks_add(rows, self._compact, where, self._total, parallel=False)
 
-    def mean(self, out: Tensor) -> None:
-        """Writes the blocks' means, one behind the other."""
+    def result(self, out: Tensor) -> None:
+        """Writes the blocks' sums, divided, one behind the other."""
         ops.values_convert(self._total, out, self._arithmetic.after, parallel=False)

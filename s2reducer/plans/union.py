@@ -26,11 +26,12 @@ WIRE_DTYPES = {
 }
 
 
-def reduce_union(buffer: Tensor, layout: Layout, index: Index, transport: Transport) -> None:
-    """Replaces the union's blocks in ``buffer`` by their means over the ranks."""
+def reduce_union(
+    buffer: Tensor, layout: Layout, index: Index, transport: Transport, divisor: float
+) -> None:
+    """Replaces the union's blocks in ``buffer`` by their sums over the ranks, divided."""
     positions, numel = index.positions, layout.packed_numel(index.union_counts)
     packed = torch.empty(numel, dtype=WIRE_DTYPES[buffer.dtype])
-    divisor = float(transport.world_size)
     ops.blocks_gather(buffer, layout.segments, positions, packed, divisor, parallel=False)
-    transport.all_reduce(packed).wait()
+    transport.sum(packed)
     ops.blocks_scatter(packed, layout.segments, positions, buffer, parallel=False)

@@ -633,7 +633,35 @@ static void test_ranks_agree(void)
 
 /* ------------------------------------------ Errors -------------------------------------------- */
 
-/* That both functions refuse, and write nothing. */
+/* Lists whose lengths fit `exchanges`, where everything is this rank's own. */
+static void check_lists_refused(const plan_case *p, s2_status status, int64_t nunion,
+                                const uint8_t *bitmaps, const int64_t *positions,
+                                const int16_t *zeros)
+{
+    s2_exchange exchanges[S2_MAX_RANKS];
+    int64_t nreceived = 0;
+    memset(exchanges, 0, sizeof(exchanges));
+    for (int64_t rank = 0; rank < p->nranks; rank++) {
+        for (int64_t bit = 0; bit < 8 * p->nbytes; bit++)
+            exchanges[rank].received_blocks += touches(p, rank, bit);
+        nreceived += exchanges[rank].received_blocks;
+    }
+    int64_t nsent = exchanges[0].sent_blocks = exchanges[0].received_blocks;
+    exchanges[0].owned_blocks = nunion;
+    int64_t *sent = guarded_place(&sent_memory, 8 * nsent, placement_random(8));
+    int64_t *received = guarded_place(&received_memory, 8 * nreceived, placement_random(8));
+    int64_t *owned = guarded_place(&owned_memory, 8 * nunion, placement_random(8));
+    s2_segment *compact = guarded_place(
+        &compact_memory, p->c.layout.nsegments * (int64_t)sizeof(s2_segment), placement_random(8));
+    CHECK(s2_plan_lists(&p->c.layout, bitmaps, p->nranks, p->nbytes, positions, nunion, zeros, 0,
+                        exchanges, sent, nsent, received, nreceived, owned, compact) == status);
+    guarded_check(&sent_memory);
+    guarded_check(&received_memory);
+    guarded_check(&owned_memory);
+    guarded_check(&compact_memory);
+}
+
+/* That all functions refuse, and write nothing but their outputs; of exchanges not even those. */
 static void check_refused(const plan_case *p, s2_status status, int64_t nunion)
 {
     int16_t *zeros = test_malloc(2 * nunion);
@@ -649,9 +677,10 @@ static void check_refused(const plan_case *p, s2_status status, int64_t nunion)
                          owners) == status);
     CHECK(s2_plan_exchanges(&p->c.layout, bitmaps, p->nranks, p->nbytes, positions, nunion, zeros,
                             0, exchanges) == status);
-    CHECK(is_untouched(&owners_memory) && is_untouched(&exchanges_memory));
+    CHECK(is_untouched(&exchanges_memory));
     guarded_check(&owners_memory);
     guarded_check(&exchanges_memory);
+    check_lists_refused(p, status, nunion, bitmaps, positions, zeros);
     free(zeros);
 }
 
@@ -735,6 +764,45 @@ static void test_bad_owners(void)
     plan_case_delete(&p);
 }
 
+/* Lengths that add up, but whose parts are those of other arguments. */
+static void test_exchanges_of_another_plan(void)
+{
+    plan_case p = plan_case_new();
+    for (int i = 0; i < 240; i++) {
+        s2_exchange wanted[S2_MAX_RANKS];
+        plan_case_random(&p, i);
+        int64_t from = random_below(p.nranks), to = random_below(p.nranks);
+        oracle_owners(&p, 0, p.owners);
+        oracle_exchanges(&p, p.owners, 0, wanted);
+        int64_t *counts[] = {&wanted[from].sent_blocks,     &wanted[to].sent_blocks,
+                             &wanted[from].received_blocks, &wanted[to].received_blocks,
+                             &wanted[from].owned_blocks,    &wanted[to].owned_blocks};
+        int64_t kind = random_below(3), moved = *counts[2 * kind];
+        if (from == to || moved == 0) continue;
+        lists l = oracle_lists(&p, p.owners, 0);
+        moved = random_chance(30) ? moved : 1 + random_below(moved);
+        if (random_chance(20)) moved = INT64_MAX / 2; /* below zero, and far beyond the end */
+        *counts[2 * kind] -= moved;
+        *counts[2 * kind + 1] += moved;
+        placed in = place_inputs(&p, p.owners);
+        int64_t *sent = guarded_place(&sent_memory, 8 * l.nsent, placement_random(8));
+        int64_t *received = guarded_place(&received_memory, 8 * l.nreceived, placement_random(8));
+        int64_t *owned = guarded_place(&owned_memory, 8 * p.nunion, placement_random(8));
+        s2_segment compact[CASE_SEGMENTS];
+        test_case("random case %d: %" PRId64 " of list %" PRId64 " moved from %" PRId64
+                  " to %" PRId64,
+                  i, moved, kind, from, to);
+        CHECK(s2_plan_lists(&p.c.layout, in.bitmaps, p.nranks, p.nbytes, in.positions, p.nunion,
+                            in.owners, 0, wanted, sent, l.nsent, received, l.nreceived, owned,
+                            compact) == S2_BAD_SIZE);
+        guarded_check(&sent_memory);
+        guarded_check(&received_memory);
+        guarded_check(&owned_memory);
+        lists_delete(&l);
+    }
+    plan_case_delete(&p);
+}
+
 int main(void)
 {
     test_begin("test_plan");
@@ -755,6 +823,7 @@ int main(void)
     test_positions_of_another_union();
     test_bits_of_no_block();
     test_bad_owners();
+    test_exchanges_of_another_plan();
     guarded_delete(&bitmaps_memory);
     guarded_delete(&positions_memory);
     guarded_delete(&owners_memory);

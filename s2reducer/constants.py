@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+"""What communication and work cost, in numbers that all ranks share.
+
+Ranks measure different times, so no rank may act on its own.  Each sends its figures with every
+header, and all of them take the median over ranks (``chooser.py`` says when).
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What a second buys; equal on all ranks.
+
+    The defaults are for 1 Gbit/s, the slowest link worth a thought, and a processor of today: they
+    hold until something has been measured, and where nothing may be (``deterministic=True``).
+
+    Attributes:
+        round: seconds that a small collective takes.
+        wire: seconds a byte in the rounds that carry rows.
+        dense: seconds a byte in an AllReduce.
+        work: seconds a byte of gathering, adding and scattering rows.
+        scan: seconds a byte of looking for live blocks.
+        sparse_penalty: by how much more the sparse plans have cost, beside dense, than these say.
+    """
+
+    round: float = 130e-6
+    wire: float = 8e-9
+    dense: float = 8e-9
+    work: float = 5e-10
+    scan: float = 1e-10
+    sparse_penalty: float = 1.0
+
+
+# Below this size a bucket goes dense under "auto", without an index.  The index takes the latency
+# of one more small collective, some 100 microseconds on Ethernet.  No plan can save more than the
+# whole dense message, and of 16 KiB that is 131 microseconds at 1 Gbit/s, the slowest link worth a
+# thought, and a tenth of it at 10 Gbit/s.
+FLOOR_NBYTES = 16 * 1024
+
+NAMES = tuple(field.name for field in fields(Constants))
+NFIGURES = len(NAMES)
+
+# Figures travel as whole numbers of this many parts: 10**-15 seconds, for those that are times.
+_PARTS = 10**15
+
+
+def to_words(figures: dict[str, float]) -> list[int]:
+    """A rank's figures for a header, by the names of ``Constants``; 0 for what is not known."""
+    return [round(figures.get(name, 0.0) * _PARTS) for name in NAMES]
+
+
+def agree(words: Sequence[Sequence[int]], before: Constants) -> Constants:
+    """The constants that follow from every rank's words: medians over the ranks that know."""
+    known = {}
+    for name, column in zip(NAMES, zip(*words, strict=True), strict=True):
+        values = [value / _PARTS for value in column if value > 0]
+        if values:
+            known[name] = statistics.median(values)
+    return replace(before, **known)

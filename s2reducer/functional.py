@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+"""The engine for a single tensor, without DistributedDataParallel."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from s2reducer.chooser import Chooser
+from s2reducer.config import Config
+from s2reducer.constants import FLOOR_NBYTES
+from s2reducer.engine import engine_of
+from s2reducer.errors import S2Error
+from s2reducer.exchange import Header, compare, identity
+from s2reducer.job import Job
+from s2reducer.plans.dense import begin_dense, begin_sparse_tensor
+from s2reducer.plans.union import WIRE_DTYPES
+from s2reducer.report import dtype_name
+from s2reducer.rows import sum_of_integers
+from s2reducer.segments import layout_of, new_record, segments_of
+from s2reducer.stages import Stage, dense_stage, first_stage, scan
+from s2reducer.transport import SPARSE_DEVICES, Transport
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
+
+
+def all_reduce(
+    tensor: Tensor,
+    group: dist.ProcessGroup | None = None,
+    *,
+    op: str = "mean",
+    plan: str = "auto",
+    block: int | None = None,
+    seed: int = 0,
+    deterministic: bool = False,
+) -> Tensor:
+    """The sum or mean of a tensor over the ranks of a group, as ``s2_hook`` would reduce it.
+
+    Every rank calls this in the same order relative to other calls, and to the backward passes of
+    modules on the same group, with the same arguments; it returns when the result is there.
+
+    Args:
+        tensor: float32, float64, float16 or bfloat16, dense or COO; or uint8, int8, int32 or int64
+            for a sum, which is not compressed where it is dense.  A dense tensor has the same shape
+            on all ranks; a COO tensor too, with any indices, sorted or not, repeated or not.  On
+            the CPU; dense tensors of other devices take the group's own AllReduce.
+        group: the process group; None for the default one.
+        op: ``"mean"`` or ``"sum"``.
+        plan, block, seed, deterministic: as in ``S2State``.
+
+    Returns:
+        ``tensor``, which has been written in place; of a COO tensor a new, coalesced one.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind, or not among the accepted values.
+        S2Error: ranks called it differently, or a peer is gone.
+
+    Example::
+
+        >>> rows = torch.sparse_coo_tensor([[3, 1, 3]], torch.ones(3, 64), (1_000_000, 64))
+        >>> total = s2reducer.all_reduce(rows, op="sum")
+    """
+    config = Config(plan, block, seed, deterministic)
+    _check(tensor, op)
+    group = group or dist.group.WORLD
+    if group is None:
+        raise RuntimeError("there is no default process group: call init_process_group() first")
+    transport = Transport(group, tensor.device)
+    with torch.no_grad():
+        if transport.world_size == 1:
+            return tensor.coalesce() if tensor.is_sparse else tensor
+        if tensor.is_sparse:
+            return _reduce(tensor, tensor.shape, transport, op, config)
+        flat = tensor.detach().contiguous().view(-1)
+        _reduce(flat, tensor.shape, transport, op, config)
+        if not tensor.is_contiguous():
+            tensor.copy_(flat.view(tensor.shape))
+        return tensor
+
+
+def _check(tensor: Tensor, op: str) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"tensor must be a torch.Tensor, but is {type(tensor).__name__}")
+    if op not in ("mean", "sum"):
+        raise ValueError(f'op must be "mean" or "sum", but is {op!r}')
+    if tensor.layout not in (torch.strided, torch.sparse_coo):
+        raise TypeError(f"tensor must be dense or COO, but its layout is {tensor.layout}")
+    if tensor.dtype in _INTEGERS:
+        if op == "mean":
+            raise ValueError(
+                f'op must be "sum" for whole numbers, but is "mean" for {dtype_name(tensor.dtype)}'
+            )
+    elif tensor.dtype not in WIRE_DTYPES:
+        accepted = ", ".join(map(dtype_name, (*WIRE_DTYPES, *_INTEGERS)))
+        raise TypeError(f"tensor must be one of {accepted}, but is {dtype_name(tensor.dtype)}")
+    if tensor.is_sparse and tensor.device.type not in SPARSE_DEVICES:
+        raise ValueError(f"a COO tensor must lie on the CPU, but lies on {tensor.device}")
+
+
+def _reduce(
+    buffer: Tensor, shape: torch.Size, transport: Transport, op: str, config: Config
+) -> Tensor:
+    """``buffer`` is COO, or flat where the tensor of this shape is dense."""
+    record = new_record(torch.empty(shape, device="meta"), block=config.block)
+    layout = layout_of(segments_of([buffer.numel()], [record.block]), (record,))
+    settings = f"all_reduce {op} {config} {tuple(shape)} {buffer.layout}"
+    header = Header(identity(layout, buffer.dtype, settings), step=0)
+    job = Job(
+        buffer=buffer,
+        layout=layout,
+        compared=layout,
+        config=config,
+        transport=transport,
+        chooser=Chooser(config.plan == "auto" and not config.deterministic, learns=False),
+        step=0,
+        divisor=float(transport.world_size) if op == "mean" else 1.0,
+    )
+
+    def first(index: Transport) -> Stage:
+        """The header goes alone: nothing says that ranks have tensors of the same size."""
+        job.round = "comparison of the ranks' tensors"
+        compare(index, header, buffer.device)
+        if buffer.is_sparse and buffer.dtype in _INTEGERS:
+            return lambda values: sum_of_integers(buffer, values)
+        if buffer.is_sparse and config.plan == "dense":
+            return lambda values: _as_the_backend_does(buffer, values, job.divisor)
+        reason = _dense_reason(buffer, config)
+        if reason is not None:
+            return dense_stage(job, reason)
+        if not buffer.is_sparse:
+            scan(job)
+        return first_stage(job, index)
+
+    failures: list[S2Error] = []
+
+    def done(job: Job, error: Exception | None) -> Exception | None:
+        if error is None:
+            return None
+        failures.append(S2Error(f"all_reduce, plan {job.plan}, {job.round}: {error}"))
+        failures[0].__cause__ = error
+        return failures[0]
+
+    if buffer.device.type not in SPARSE_DEVICES:
+        compare(transport, header, buffer.device)
+        begin_dense(buffer, transport, job.divisor).wait()
+        return buffer
+    try:
+        return engine_of(transport.group, buffer.device).submit(job, done, first).wait()
+    except RuntimeError:  # which quotes the error, as futures do
+        raise failures[0] from failures[0].__cause__
+
+
+def _as_the_backend_does(tensor: Tensor, transport: Transport, divisor: float) -> Tensor:
+    coalesced = tensor.coalesce().clone()  # for it is written, and may be the tensor itself
+    begin_sparse_tensor(coalesced, transport, divisor).wait()
+    return coalesced.coalesce()
+
+
+def _dense_reason(buffer: Tensor, config: Config) -> str | None:
+    if buffer.dtype in _INTEGERS:
+        return "whole numbers"
+    if config.plan == "dense":
+        return "as set"
+    if buffer.is_sparse:
+        return None
+    if config.plan == "auto" and not config.deterministic and buffer.nbytes < FLOOR_NBYTES:
+        return f"tensor below {FLOOR_NBYTES // 1024} KiB"
+    return None

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""What the hook, the engine and the books hand one another for each bucket."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from s2reducer.chooser import Chooser
+from s2reducer.config import Config
+from s2reducer.segments import Layout, ParameterRecord
+from s2reducer.transport import Transport
+
+
+@dataclass(frozen=True)
+class Part:
+    """The segments of a bucket that travel by one plan.
+
+    ``nbytes`` is what this rank sent, ``predicted`` the seconds that the plan should have taken.
+    """
+
+    plan: str
+    reason: str
+    records: Sequence[ParameterRecord]
+    nbytes: int = 0
+    predicted: float = 0.0
+
+
+@dataclass
+class Job:
+    """One bucket in one step, or one tensor outside of DDP.
+
+    Attributes:
+        buffer: flat, or a COO tensor with one sparse dimension.
+        layout: of all of it.
+        compared: of the segments that may travel sparsely.
+        transport: of the user's process group.
+        divisor: of the sums: the number of ranks for a mean.
+        bitmap, has_negative_zeros: live blocks of the segments that are compared, and whether there
+            is a -0.0 among the others.
+        plan, round: by which it travels, as far as is known, and what is under way; for errors.
+        parts: how it has travelled, of what went through the lanes.
+        dense_nbytes: of an AllReduce of all of it, begun in the hook's body.
+        counts: live blocks of this rank and of the union, int64 [S] each, of what was compared.
+    """
+
+    buffer: Tensor
+    layout: Layout
+    compared: Layout
+    config: Config
+    transport: Transport
+    chooser: Chooser
+    step: int
+    divisor: float
+    plan: str = "none"
+    round: str = "comparison of the ranks' settings"
+    bitmap: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8), repr=False)
+    has_negative_zeros: bool = False
+    parts: list[Part] = field(default_factory=list)
+    dense_nbytes: int = 0
+    counts: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+
+    @property
+    def warm(self) -> bool:
+        """Whether its times say something: the first step opens connections and touches memory."""
+        return self.step > 1

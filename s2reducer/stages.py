@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: MIT
+"""The two stages of a bucket in the lanes: to learn who has what, and to move the values.
+
+The first ends with a plan and all that can be computed before the values move.  What it gives is
+the second, which runs in the lane of the values.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.futures import Future
+
+from s2reducer import ops
+from s2reducer.config import Config
+from s2reducer.exchange import Header, Index, gather_index, gather_union, identity
+from s2reducer.job import Job, Part
+from s2reducer.plans.choice import Choice, Cost, choose, costs, dense_cost, stay_sparse
+from s2reducer.plans.dense import begin_dense
+from s2reducer.plans.gather import reduce_gather
+from s2reducer.plans.owner import choose_owners, make_plan, reduce_owner
+from s2reducer.plans.union import reduce_union
+from s2reducer.rows import coalesced, gather_rows, spread, table_of
+from s2reducer.segments import Layout, layout_of
+from s2reducer.transport import Transport
+
+Stage = Callable[[Transport], Tensor]
+
+_EXACT = ("owner", "gather")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a sparse plan reduces: blocks of a flat buffer, and who has them."""
+
+    buffer: Tensor
+    layout: Layout
+    index: Index
+
+
+def scan(job: Job) -> None:
+    """Finds the live blocks of what is compared."""
+    job.round = "scan"
+    begun = time.perf_counter()
+    layout = job.compared
+    job.bitmap = torch.empty(layout.bitmap_nbytes, dtype=torch.uint8)
+    negative_zeros = torch.empty(1, dtype=torch.int64)
+    ops.bitmap_from_nonzero(job.buffer, layout.segments, job.bitmap, negative_zeros)
+    job.has_negative_zeros = bool(negative_zeros.item())
+    if job.warm:
+        nbytes = layout.numel * job.buffer.element_size()
+        job.chooser.meter.scan(nbytes, time.perf_counter() - begun)
+
+
+def first_stage(job: Job, transport: Transport) -> Stage:
+    """The rounds of the index, the choice of the plan, and the plan."""
+    job.plan, job.round = job.config.plan, "index"
+    return _rows(job, transport) if job.buffer.is_sparse else _blocks(job, transport)
+
+
+# ------------------------------------------------------------------------------------------------
+# Buckets
+# ------------------------------------------------------------------------------------------------
+
+
+def _blocks(job: Job, transport: Transport) -> Stage:
+    """Some segments may turn out to be cheaper in an AllReduce: those go there, the rest sparse."""
+    layout, chooser = job.compared, job.chooser
+    dtype = job.buffer.dtype
+    index = _gather_index(job, transport)
+    constants = chooser.constants  # the header may have brought new ones
+    own = transport.rank if len(index.counts) > 1 else 0
+    job.counts = (index.counts[own], index.union_counts)
+
+    kept = [True] * len(layout.records)
+    if chooser.adapts:
+        kept = stay_sparse(layout, index, dtype, constants)
+    dense = dense_cost(layout.numel, dtype, index.world_size, constants)
+    choice = Choice("dense", "too many live blocks", dense)
+    if any(kept):
+        problem = Problem(job.buffer, layout.part(kept), index.part(layout, kept))
+        candidates = costs(problem.layout, problem.index, dtype, constants)
+        rest = dense_cost(problem.layout.numel, dtype, index.world_size, constants)
+        candidates = _allowed(candidates | {"dense": rest}, job.config, ("dense", "union"))
+        choice = choose(candidates, dense, layout.memory.plan)
+    if choice.plan == "dense":
+        kept = [False] * len(kept)
+    chooser.note(job.step, layout.describe(), layout.memory.plan, choice)
+    layout.memory.plan = choice.plan
+    for record, keep in zip(layout.records, kept, strict=True):
+        record.dense_in_a_row = 0 if keep else record.dense_in_a_row + 1
+    if choice.plan == "dense":
+        return dense_stage(job, choice.reason)
+    return _sparse(job, transport, problem, choice, kept)
+
+
+def _gather_index(job: Job, transport: Transport) -> Index:
+    layout, dtype, chooser = job.compared, job.buffer.dtype, job.chooser
+    seconds_before = transport.seconds
+    if job.config.plan == "union":
+        index = gather_union(transport, layout, dtype, job.step, job.bitmap)
+    else:
+        words = chooser.words()
+        index, headers = gather_index(transport, layout, dtype, job.step, job.bitmap, words)
+        chooser.learn(job.step, headers.figures)
+    if job.warm:
+        chooser.meter.round(index.nbytes, (transport.seconds - seconds_before) / index.rounds)
+    return index
+
+
+def dense_stage(job: Job, reason: str) -> Stage:
+    """An AllReduce of all that was compared."""
+    layout, world_size = job.compared, job.transport.world_size
+    cost = dense_cost(layout.numel, job.buffer.dtype, world_size, job.chooser.constants)
+
+    def stage(transport: Transport) -> Tensor:
+        job.round = "AllReduce"
+        begun, sent_before = time.perf_counter(), transport.bytes_sent
+        for future in _begin_dense(job, transport, [True] * len(layout.records)):
+            future.wait()
+        sent = transport.bytes_sent - sent_before
+        if job.warm:
+            job.chooser.meter.dense(cost.nbytes, begun, time.perf_counter())
+        job.parts.append(Part("dense", reason, layout.records, sent, cost.seconds))
+        return job.buffer
+
+    job.plan = "dense"
+    return stage
+
+
+# ------------------------------------------------------------------------------------------------
+# COO gradients
+# ------------------------------------------------------------------------------------------------
+
+
+def _rows(job: Job, transport: Transport) -> Stage:
+    """A table of rows never goes dense: nothing of its length is allocated."""
+    table, memory, chooser = table_of(job.buffer), job.layout.memory, job.chooser
+    dtype = job.buffer.dtype
+    rows, values = coalesced(job.buffer, table)
+    key = identity(job.layout, dtype)
+    header = Header(key, job.step, live=rows.numel(), figures=tuple(chooser.words()))
+    union, index, headers = gather_rows(transport, rows, table.nrows, header)
+    chooser.learn(job.step, headers.figures)
+    job.counts = (index.counts[transport.rank], index.union_counts)
+
+    buffer, segments = spread(values, index, transport.rank)
+    problem = Problem(buffer, layout_of(segments, job.layout.records), index)
+    candidates = costs(problem.layout, index, dtype, chooser.constants)
+    candidates = _allowed(candidates, job.config, ("union",))
+    dense = dense_cost(job.layout.numel, dtype, index.world_size, chooser.constants)
+    choice = choose(candidates, dense, memory.plan)
+    chooser.note(job.step, job.layout.describe(), memory.plan, choice)
+    memory.plan = choice.plan
+    if choice.plan == "union":  # which adds what this rank does not have, too
+        ops.blocks_clear_dead(index.bitmaps[transport.rank], segments, buffer, parallel=False)
+    stage = _sparse(job, transport, problem, choice, [True])
+
+    def result(transport: Transport) -> Tensor:
+        stage(transport)
+        return table.tensor(union, buffer)
+
+    return result
+
+
+# ------------------------------------------------------------------------------------------------
+# Both
+# ------------------------------------------------------------------------------------------------
+
+
+def _allowed(
+    candidates: dict[str, Cost], config: Config, inexact: tuple[str, ...]
+) -> dict[str, Cost]:
+    """What the settings leave of them; ``inexact`` are those of another arithmetic."""
+    names: tuple[str, ...] = (config.plan,)
+    if config.plan == "auto":
+        names = _EXACT if config.deterministic else (*_EXACT, *inexact)
+    return {name: cost for name, cost in candidates.items() if name in names}
+
+
+def _sparse(
+    job: Job, index_transport: Transport, problem: Problem, choice: Choice, kept: list[bool]
+) -> Stage:
+    """Plans the rounds of the values, and gives the stage that takes them."""
+    job.plan, job.round = choice.plan, "planning"
+    begun = time.perf_counter()
+    reduce = _prepare(job, problem, choice.plan, index_transport.rank)
+    planning = time.perf_counter() - begun
+    dense = [not keep for keep in kept]
+
+    def stage(transport: Transport) -> Tensor:
+        job.round = "values"
+        begun, seconds_before = time.perf_counter(), transport.seconds
+        sent = [transport.bytes_sent]
+        futures = _begin_dense(job, transport, dense)
+        sent.append(transport.bytes_sent)
+        reduce(transport)
+        sent.append(transport.bytes_sent)
+        in_rounds = transport.seconds - seconds_before
+        work = planning + time.perf_counter() - begun - in_rounds
+        for future in futures:
+            future.wait()
+        if job.has_negative_zeros:
+            segments, buffer = problem.layout.segments, problem.buffer
+            ops.blocks_clear_dead(problem.index.union, segments, buffer, parallel=False)
+        if job.warm and not futures:
+            job.chooser.meter.work(choice.cost.touched, work)
+            if choice.plan in _EXACT:
+                job.chooser.meter.rows(choice.cost.nbytes, choice.cost.rounds, in_rounds)
+        _add_parts(job, problem, choice, kept, sent)
+        return problem.buffer
+
+    return stage
+
+
+def _prepare(job: Job, problem: Problem, plan: str, rank: int) -> Callable[[Transport], None]:
+    """What is left of a plan, with all computed that needs no values."""
+    buffer, layout, index = problem.buffer, problem.layout, problem.index
+    divisor = job.divisor
+    if index.positions.numel() == 0:
+        return _nothing
+    if plan == "owner":
+        owner_plan = make_plan(layout, index, choose_owners(layout, index, job.config.seed), rank)
+        return lambda transport: reduce_owner(buffer, layout, owner_plan, transport, divisor)
+    if plan == "gather":
+        return lambda transport: reduce_gather(buffer, layout, index, transport, divisor)
+    return lambda transport: reduce_union(buffer, layout, index, transport, divisor)
+
+
+def _nothing(transport: Transport) -> None:
+    """Where all ranks are all zero they all know it, and none sends anything."""
+
+
+def _begin_dense(
+    job: Job, transport: Transport, dense: Sequence[bool]
+) -> list[Future[list[Tensor]]]:
+    return [
+        begin_dense(job.buffer[begin:end], transport, job.divisor)
+        for begin, end in job.compared.ranges(dense)
+    ]
+
+
+def _add_parts(
+    job: Job, problem: Problem, choice: Choice, kept: list[bool], sent: list[int]
+) -> None:
+    """``sent`` are this rank's bytes before, between and after the dense and the sparse rounds."""
+    sparse = sent[2] - sent[1] + problem.index.nbytes
+    predicted = choice.cost.seconds
+    job.parts.append(Part(choice.plan, choice.reason, problem.layout.records, sparse, predicted))
+    if not all(kept):
+        records = [r for r, keep in zip(job.compared.records, kept, strict=True) if not keep]
+        numel = job.compared.numel - problem.layout.numel
+        cost = dense_cost(numel, job.buffer.dtype, problem.index.world_size, job.chooser.constants)
+        job.parts.append(
+            Part("dense", "too many live blocks", records, sent[1] - sent[0], cost.seconds)
+        )

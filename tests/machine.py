@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT
+"""What the tests want of a machine: where it is missing they are skipped, but never on CI.
+
+CI fails before the first test instead, or nobody would see what it leaves out.  The one exception
+is AVX-512, which no installation can bring: a line above the tests says that it is not there.
+"""
+
+import importlib.util
+import platform
+import shutil
+
+from s2reducer import _C
+
+_MODULES = ("hypothesis", "matplotlib", "numpy", "rich")
+_PROGRAMS = ("gcc", "clang")
+
+
+def missing() -> list[str]:
+    """What CI must have and this machine has not."""
+    lacking = [f"the package {name}" for name in _MODULES if not importlib.util.find_spec(name)]
+    lacking += [f"the program {name}" for name in _PROGRAMS if not shutil.which(name)]
+    if _is_x86() and "avx2" not in _C.cpu_variants():
+        lacking.append("a CPU with AVX2")
+    return lacking
+
+
+def describe_kernels() -> str:
+    """One line on the kernels that are tested here."""
+    variants = _C.cpu_variants()
+    note = "; NOT TESTED: avx512, which this CPU does not have"
+    return f"kernels: {', '.join(variants)}{note if _is_x86() and 'avx512' not in variants else ''}"
+
+
+def _is_x86() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64")
