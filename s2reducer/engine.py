@@ -15,7 +15,7 @@ from s2reducer.errors import Disagreement
 from s2reducer.job import Job
 from s2reducer.stages import Stage, first_stage
 from s2reducer.transport import Transport
-from s2reducer.worker import Lane, Outcome, Result, attempt, unwrapped
+from s2reducer.worker import Lane, Outcome, Result, attempt
 
 
 class Engine:
@@ -40,7 +40,7 @@ class Engine:
         job: Job,
         done: Callable[[Job, Exception | None], Exception | None],
         first: Callable[[Transport], Stage] | None = None,
-    ) -> Future[Tensor]:
+    ) -> Future[Outcome[Tensor]]:
         """Begins the reduction of a bucket, scanned or COO; its future is not done yet.
 
         ``first`` is the stage in the lane of the index, if it is not the one of every bucket.
@@ -70,7 +70,7 @@ class Engine:
             end(self._attempt(lambda: stage(self._values)))
 
         self._index_lane.put(run_first)
-        return unwrapped(future)
+        return future
 
     def close(self) -> None:
         """Ends the private groups, so that peers that wait for this rank fail at once."""

@@ -130,23 +130,20 @@ def _reduce(
             scan(job)
         return first_stage(job, index)
 
-    failures: list[S2Error] = []
-
     def done(job: Job, error: Exception | None) -> Exception | None:
-        if error is None:
-            return None
-        failures.append(S2Error(f"all_reduce, plan {job.plan}, {job.round}: {error}"))
-        failures[0].__cause__ = error
-        return failures[0]
+        return error and _failed(job, error)
 
     if buffer.device.type not in SPARSE_DEVICES:
         compare(transport, header, buffer.device)
         begin_dense(buffer, transport, job.divisor).wait()
         return buffer
-    try:
-        return engine_of(transport.group, buffer.device).submit(job, done, first).wait()
-    except RuntimeError:  # which quotes the error, as futures do
-        raise failures[0] from failures[0].__cause__
+    return engine_of(transport.group, buffer.device).submit(job, done, first).wait().unwrap()
+
+
+def _failed(job: Job, error: Exception) -> S2Error:
+    failure = S2Error(f"all_reduce, plan {job.plan}, {job.round}: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 def _as_the_backend_does(tensor: Tensor, transport: Transport, divisor: float) -> Tensor:

@@ -30,6 +30,7 @@ from s2reducer.rows import table_of
 from s2reducer.segments import Layout, LayoutCache
 from s2reducer.stages import scan
 from s2reducer.transport import SPARSE_DEVICES, Transport
+from s2reducer.worker import Outcome
 
 
 class S2State:
@@ -340,14 +341,17 @@ class S2State:
     ) -> Future[Tensor]:
         """The bucket's result, once all that is pending is done; it waits for nothing.
 
-        A lane's result is its bucket's; AllReduces work in place.
+        What comes from the lanes is the bucket's result; AllReduces work in place.
         """
         place = self._place
 
         def finish(futures: list[Future[Any]]) -> Tensor:
             try:
-                results = [future.value() for future in futures]  # raises what a collective raised
-                result = next((r for r in results if isinstance(r, Tensor)), job.buffer)
+                result = job.buffer
+                for future in futures:
+                    value = future.value()  # raises what a collective raised
+                    if isinstance(value, Outcome):
+                        result = value.unwrap()
                 if self._replicas.wants(job.step):
                     self._replicas.take(job.step, place, job.layout, result)
             except S2Error:

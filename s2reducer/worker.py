@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
-from torch.futures import Future
 
 Result = TypeVar("Result")
 
@@ -74,8 +73,3 @@ def attempt(action: Callable[[], Result]) -> Outcome[Result]:
         return Outcome(result=action())
     except Exception as error:
         return Outcome(error=error)
-
-
-def unwrapped(future: "Future[Outcome[Result]]") -> "Future[Result]":
-    """The future of the result itself; the callback waits for nothing."""
-    return future.then(lambda done: done.value().unwrap())

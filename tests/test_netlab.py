@@ -72,6 +72,35 @@ result = dict(seconds=seconds, environment=dict(os.environ), **moved.__dict__)
 open(f"{{folder}}/{{rank}}.json", "w").write(json.dumps(result))
 """
 
+TWO_SENDERS = """
+import os, selectors, socket, sys, time
+
+nbytes, address = int(sys.argv[1]), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if os.environ["RANK"] == "0":
+    with socket.create_server(address) as server, selectors.DefaultSelector() as selector:
+        peers = [server.accept()[0] for _ in range(2)]
+        left, start = 2 * nbytes, time.perf_counter()
+        for peer in peers:
+            selector.register(peer, selectors.EVENT_READ)
+            peer.sendall(b"x")
+        while left:
+            for key, _ in selector.select():
+                left -= len(key.fileobj.recv(1 << 20))
+        seconds = time.perf_counter() - start
+    open(f"{sys.argv[2]}/seconds", "w").write(str(seconds))
+else:
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            peer = socket.create_connection(address)
+            break
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    peer.recv(1)
+    peer.sendall(bytes(nbytes))
+"""
+
 METER = f"""
 import json, os, sys
 sys.path.insert(0, {str(ROOT / "benchmarks")!r})
@@ -202,6 +231,16 @@ def test_both_directions_have_the_rate_and_the_counters_see_the_bytes(tmp_path: 
         assert environment["GLOO_SOCKET_IFNAME"] == "eth0"
         assert environment["NETLAB_KIND"] == "namespaces"
         assert environment["NETLAB_RATE"] == "200mbit"
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_two_senders_share_the_link_of_their_receiver(tmp_path: Path) -> None:
+    nbytes = 2_000_000
+    with Lab(3, f"{MEGABIT_RATE}mbit") as network:
+        path = script(tmp_path, TWO_SENDERS)
+        netlab.run(network, path, [str(nbytes), str(tmp_path)], seconds=15)
+    rate = 2 * nbytes * 8 / float((tmp_path / "seconds").read_text()) / 1e6
+    assert 0.6 * FRAME_SHARE < rate / MEGABIT_RATE < 1.05 * FRAME_SHARE
 
 
 @pytest.mark.usefixtures("namespaces")
