@@ -14,7 +14,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 C_FILES := $(wildcard csrc/*.c csrc/cpu/*.c)
 SOURCES := $(C_FILES) $(wildcard csrc/*.h csrc/*/*.h csrc/*/*.cpp)
-TEST_C_FILES := $(wildcard tests/c/*.c tests/c/*.h)
+OTHER_C_FILES := $(wildcard tests/c/*.c tests/c/*.h benchmarks/*.c)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -29,7 +29,7 @@ help:
 	@echo 'make lint       ruff, mypy, clang-format'
 	@echo 'make compile    the C core with gcc and clang and all warnings, without any build system'
 	@echo 'make sanitize   the C tests under AddressSanitizer and UndefinedBehaviorSanitizer'
-	@echo 'make bench      kernels beside a plain read and a plain copy (BENCH_ARGS=...)'
+	@echo 'make bench      kernels beside a plain read and plain copies (BENCH_ARGS=...)'
 	@echo 'make dist       sdist and wheel, in dist/'
 	@echo 'make clean      removes what was built, but not .venv'
 	@echo
@@ -96,7 +96,7 @@ lint: $(BUILT)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy --strict s2reducer
-	$(VENV)/bin/clang-format --dry-run -Werror $(SOURCES) $(TEST_C_FILES)
+	$(VENV)/bin/clang-format --dry-run -Werror $(SOURCES) $(OTHER_C_FILES)
 
 compile: compile-gcc compile-clang
 

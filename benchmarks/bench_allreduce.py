@@ -324,7 +324,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="small defaults, to see it work")
     parser.add_argument("--ranks", type=int, nargs="+")
-    parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--rate", type=netlab.rate_argument, default="1gbit")
     parser.add_argument("--megabytes", type=float)
     parser.add_argument("--rows", type=int, nargs="+", help="floats of a row")
     parser.add_argument("--densities", type=float, nargs="+")
@@ -348,6 +348,8 @@ def parse_arguments() -> argparse.Namespace:
     for name, value in (quick if options.quick else full).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
+    if options.turns < 2:
+        parser.error("argument --turns: a spread takes at least 2")
     plans = options.plans or ["dense", *PLANS]
     options.plans = ["none", *(plan for plan in plans if plan != "none")]
     return options

@@ -28,6 +28,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import models
+import netlab
 import torch
 import torch.distributed as dist
 from baselines.bench import (
@@ -113,11 +114,11 @@ def trainers_of(name: str, methods: Sequence[str]) -> dict[str, tuple[Trainer, s
     return made
 
 
-def measure_task(name: str, methods: Sequence[str], turns: int) -> list[Record]:
+def measure_task(name: str, methods: Sequence[str], turns: int, warm_up: int) -> list[Record]:
     kind = os.environ["NETLAB_KIND"]
     trainers = trainers_of(name, methods)
     steps = {method: trainer.step_of(hook) for method, (trainer, hook) in trainers.items()}
-    samples = interleave(steps, turns)
+    samples = interleave(steps, turns, warm_up)
     records = []
     for method, step in steps.items():
         traffic = traffic_of(step, kind)
@@ -161,7 +162,7 @@ def measure(settings: Settings) -> list[Record]:
         methods = settings["methods"]
         if name.startswith("resnet"):
             methods = [method for method in methods if method in DENSE_ONLY]
-        records += measure_task(name, methods, settings["turns"])
+        records += measure_task(name, methods, settings["turns"], settings["warm_up"])
         say(name)
     return records
 
@@ -229,14 +230,19 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=TASKS)
     parser.add_argument("--methods", nargs="+", choices=ALL_METHODS, default=list(ALL_METHODS))
     parser.add_argument("--ranks", type=int, nargs="+")
-    parser.add_argument("--rates", nargs="+", default=["1gbit"])
+    parser.add_argument("--rates", type=netlab.rate_argument, nargs="+", default=["1gbit"])
     parser.add_argument("--turns", type=int)
+    parser.add_argument(
+        "--warm-up", type=int, default=3, help="turns before; `auto` learns its costs in 64 steps"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS / "training", help="without suffix")
     parser.add_argument("--order", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.models = options.models or list(QUICK if options.quick else ALL)
     options.ranks = options.ranks or ([2] if options.quick else [4])
     options.turns = options.turns or (3 if options.quick else 15)
+    if options.turns < 2:
+        parser.error("argument --turns: a spread takes at least 2")
     # What the others are compared with.
     needed = ["ddp", "none"]
     if any(method.startswith(SPARSE) for method in options.methods):
@@ -249,7 +255,8 @@ def main() -> None:
     options = parse_arguments()
     if options.order is not None:
         measure_here(options.order, measure)
-    settings = {"models": options.models, "methods": options.methods, "turns": options.turns}
+    names = ("models", "methods", "turns", "warm_up")
+    settings = {name: getattr(options, name) for name in names}
     records: list[Record] = []
     for rate in options.rates:
         for ranks in options.ranks:

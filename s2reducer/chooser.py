@@ -13,9 +13,9 @@ dense step
 import statistics
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from s2reducer.constants import NAMES, NFIGURES, Constants, agree, to_words
+from s2reducer.constants import NAMES, NFIGURES, Constants, Cost, agree, to_words
 from s2reducer.plans.choice import Choice
 
 AGREE_EVERY = 64
@@ -31,7 +31,7 @@ _LARGE_NBYTES = 64 * 1024
 # Waits below this are not worth a comparison: they are made of scheduling, not of communication.
 _SHORTEST_WAIT = 1e-3
 
-# How far a single measured wait may bend the predictions.
+# How far measured waits may bend the prices.
 _MOST_PENALTY = 4.0
 
 
@@ -47,14 +47,14 @@ class Meter:
         self._samples: dict[str, deque[float]] = {}
         self._dense_free_at = 0.0  # when the last AllReduce had ended
         self._waits: dict[str, deque[float]] = {}
-        self._predicted: dict[str, deque[float]] = {}
+        self._costs: dict[str, Cost] = {}  # of the last step of each kind
 
     def round(self, nbytes: float, seconds: float) -> None:
         """A blocking collective of headers and indices, in which this rank sent so much."""
         if nbytes < _LARGE_NBYTES:
             self._add("round", seconds)
 
-    def rows(self, nbytes: float, rounds: int, seconds: float) -> None:
+    def rows(self, nbytes: float, rounds: float, seconds: float) -> None:
         """The rounds of a sparse plan, in which the heaviest rank sent so much."""
         if nbytes >= _LARGE_NBYTES:
             self._add("wire", max(0.0, seconds - rounds * self._quartile("round")) / nbytes)
@@ -78,28 +78,29 @@ class Meter:
         if nbytes >= _LARGE_NBYTES:
             self._add("scan", seconds / nbytes)
 
-    def step(self, kind: str, wait: float, predicted: float) -> None:
+    def step(self, kind: str, wait: float, cost: Cost) -> None:
         """A step that was ``"dense"`` or ``"sparse"``.
 
         Args:
             wait: seconds from the last hook's call to the last bucket's result: the communication
                 that no computation hid.
-            predicted: seconds that the plans of its buckets should have taken together.
+            cost: of the plans of all its buckets.
         """
         with self._lock:
             self._waits.setdefault(kind, deque(maxlen=_WINDOW)).append(wait)
-            self._predicted.setdefault(kind, deque(maxlen=_WINDOW)).append(predicted)
+            self._costs[kind] = cost
 
     def forget_steps(self) -> None:
         """Waits belong to a bucket layout, and end with it."""
         with self._lock:
             self._waits.clear()
-            self._predicted.clear()
+            self._costs.clear()
 
-    def figures(self) -> dict[str, float]:
-        """By the names of ``Constants``; 0 for what is not known."""
+    def figures(self, before: Constants) -> dict[str, float]:
+        """By the names of ``Constants``; 0 for what is not known, where ``before`` holds on."""
         measured = {name: self._quartile(name) for name in NAMES}
-        return measured | {"sparse_penalty": self._penalty()}
+        known = {name: value for name, value in measured.items() if value > 0}
+        return measured | {"sparse_penalty": self._penalty(replace(before, **known))}
 
     def _add(self, name: str, value: float) -> None:
         with self._lock:
@@ -110,20 +111,24 @@ class Meter:
             samples = sorted(self._samples.get(name, ()))
         return samples[len(samples) // 4] if samples else 0.0
 
-    def _penalty(self) -> float:
-        """How the waits of sparse and dense steps compare, over how they were predicted to."""
+    def _penalty(self, constants: Constants) -> float:
+        """How the waits of sparse and dense steps compare, over how their costs do.
+
+        One wait says little: only where several agree may they bend the prices far.
+        """
         with self._lock:
             if not ("dense" in self._waits and "sparse" in self._waits):
                 return 0.0
-            waits, predicted = (
-                {kind: statistics.median(values[kind]) for kind in ("dense", "sparse")}
-                for values in (self._waits, self._predicted)
-            )
+            waits = {kind: statistics.median(values) for kind, values in self._waits.items()}
+            costs = dict(self._costs)
+            fewest = min(map(len, self._waits.values()))
+        predicted = {kind: constants.seconds(cost) for kind, cost in costs.items()}
         if min(predicted.values()) <= 0 or max(waits.values()) < _SHORTEST_WAIT:
             return 0.0
         measured = waits["sparse"] / max(waits["dense"], _SHORTEST_WAIT)
         penalty = measured * predicted["dense"] / predicted["sparse"]
-        return min(max(penalty, 1 / _MOST_PENALTY), _MOST_PENALTY)
+        most = min(1 + fewest / 2, _MOST_PENALTY)
+        return min(max(penalty, 1 / most), most)
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,7 @@ class Chooser:
 
     def words(self) -> list[int]:
         """This rank's figures, for a header."""
-        return to_words(self.meter.figures()) if self.learns else [0] * NFIGURES
+        return to_words(self.meter.figures(self.constants)) if self.learns else [0] * NFIGURES
 
     def learn(self, step: int, figures: list[list[int]]) -> None:
         """Takes what a header brought from all ranks, if it is time for it."""

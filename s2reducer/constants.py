@@ -5,9 +5,37 @@ Ranks measure different times, so no rank may act on its own.  Each sends its fi
 header, and all of them take the median over ranks (``chooser.py`` says when).
 """
 
+import operator
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What communication takes, in amounts that ``Constants`` have prices for.
+
+    Attributes:
+        rounds: that wait for one another.
+        wire: bytes that the heaviest rank sends of indices and rows.
+        dense: bytes that a rank sends in AllReduces.
+        work: bytes of rows that are gathered, added and scattered.
+        scan: bytes in which live blocks are looked for.
+    """
+
+    rounds: float = 0.0
+    wire: float = 0.0
+    dense: float = 0.0
+    work: float = 0.0
+    scan: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(*map(operator.add, astuple(self), astuple(other)))
+
+    @property
+    def nbytes(self) -> float:
+        """Sent by the heaviest rank."""
+        return self.wire + self.dense
 
 
 @dataclass(frozen=True)
@@ -32,6 +60,11 @@ class Constants:
     work: float = 5e-10
     scan: float = 1e-10
     sparse_penalty: float = 1.0
+
+    def seconds(self, cost: Cost) -> float:
+        """Without the penalty, which is for comparisons."""
+        prices = (self.round, self.wire, self.dense, self.work, self.scan)
+        return float(sum(map(operator.mul, prices, astuple(cost))))
 
 
 # Below this size a bucket goes dense under "auto", without an index.  The index takes the latency

@@ -53,9 +53,8 @@ class Engine:
         def end(outcome: Outcome[Tensor]) -> None:
             error = done(job, outcome.error)
             future.set_result(outcome if error is None else Outcome(error=error))
-            # What all ranks raise alike leaves them in step.
-            if outcome.error is not None and not isinstance(outcome.error, Disagreement):
-                self._give_up(outcome.error)
+            if outcome.error is not None:
+                self.give_up(outcome.error)
 
         def run_first() -> None:
             stage = self._attempt(
@@ -77,6 +76,16 @@ class Engine:
         self._index.close()
         self._values.close()
 
+    def give_up(self, error: Exception) -> None:
+        """After an error of this rank: nothing more is tried, and peers fail at once.
+
+        What all ranks raise alike leaves them in step, and changes nothing.
+        """
+        if self._failure is None and not isinstance(error, Disagreement):
+            self._failure = error
+            traceback.clear_frames(error.__traceback__)  # they refer to the group that is to go
+            self.close()
+
     def _attempt(self, action: Callable[[], Result]) -> Outcome[Result]:
         """Nothing is tried after a failure: ranks may have gone different ways."""
         outcome = attempt(action) if self._failure is None else Outcome[Result]()
@@ -88,12 +97,6 @@ class Engine:
     def _failed(self) -> bool:
         """Asked anew each time: the other lane may fail at any moment."""
         return self._failure is not None
-
-    def _give_up(self, error: Exception) -> None:
-        if self._failure is None:
-            self._failure = error
-            traceback.clear_frames(error.__traceback__)  # they refer to the group that is to go
-            self.close()
 
 
 # The engines of the process groups that are in use.  A process group belongs to a process as this

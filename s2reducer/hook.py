@@ -73,6 +73,7 @@ def register(ddp: DistributedDataParallel, **settings: Any) -> S2State:
         if parameter.is_complex():
             raise TypeError(complex_sentence(name))
     state = S2State(ddp.process_group, **settings)
+    state._module.set(ddp)
     for name, parameter in reduced.items():
         state._layouts.record(parameter, name)
     ddp.register_comm_hook(state, s2_hook)

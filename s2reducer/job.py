@@ -9,6 +9,7 @@ from torch import Tensor
 
 from s2reducer.chooser import Chooser
 from s2reducer.config import Config
+from s2reducer.constants import Cost
 from s2reducer.segments import Layout, ParameterRecord
 from s2reducer.transport import Transport
 
@@ -17,14 +18,14 @@ from s2reducer.transport import Transport
 class Part:
     """The segments of a bucket that travel by one plan.
 
-    ``nbytes`` is what this rank sent, ``predicted`` the seconds that the plan should have taken.
+    ``nbytes`` is what this rank sent, ``cost`` what that was expected to take.
     """
 
     plan: str
     reason: str
     records: Sequence[ParameterRecord]
     nbytes: int = 0
-    predicted: float = 0.0
+    cost: Cost = field(default_factory=Cost)
 
 
 @dataclass

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 
 from s2reducer.chooser import Chooser
+from s2reducer.constants import Cost
 from s2reducer.job import Job, Part
 from s2reducer.report import PlanTotals, Report
 from s2reducer.segments import ParameterRecord
@@ -26,7 +27,7 @@ class Ledger:
 
     def _begin_step(self) -> None:
         self._called_at = self._done_at = 0.0
-        self._predicted = 0.0
+        self._cost = Cost()
         self._new_layout = self._sparse = False
 
     def step_begins(self, previous: int) -> None:
@@ -36,11 +37,11 @@ class Ledger:
         """
         with self._lock:
             wait = max(0.0, self._done_at - self._called_at)
-            sparse, predicted = self._sparse, self._predicted
+            sparse, cost = self._sparse, self._cost
             tells = previous > 1 and not self._new_layout and self._called_at > 0
             self._begin_step()
         if tells and not (sparse and self._chooser.probes(previous)):
-            self._chooser.meter.step("sparse" if sparse else "dense", wait, predicted)
+            self._chooser.meter.step("sparse" if sparse else "dense", wait, cost)
 
     def bucket_begins(self, new_layout: bool) -> None:
         """A hook's call; ``new_layout`` where this bucket did not come before."""
@@ -54,7 +55,7 @@ class Ledger:
         """A part of a bucket whose collective was begun in the hook's body."""
         self._add(job, [part])
         with self._lock:
-            self._predicted += part.predicted
+            self._cost += part.cost
 
     def bucket_begun(self, job: Job) -> None:
         """Counts a bucket, and what an AllReduce would have sent of it."""
@@ -65,13 +66,11 @@ class Ledger:
     def sent_from_lanes(self, job: Job) -> None:
         """The parts of a bucket that has passed the lanes."""
         self._add(job, job.parts)
-        penalty = job.chooser.constants.sparse_penalty
         with self._lock:
             self._sparse = True
             for part in job.parts:
                 self._lanes_nbytes += part.nbytes
-                # What corrects the predictions must not be in what they are corrected by.
-                self._predicted += part.predicted / (1.0 if part.plan == "dense" else penalty)
+                self._cost += part.cost
             if job.counts is not None:
                 counts = zip(*(count.tolist() for count in job.counts), strict=True)
                 for record, (live, union) in zip(job.compared.records, counts, strict=True):
@@ -107,6 +106,6 @@ class Ledger:
                 totals = self._plans.setdefault(part.plan, PlanTotals())
                 totals.buckets += 1
                 totals.bytes += part.nbytes
-                totals.predicted_seconds += part.predicted
+                totals.predicted_seconds += job.chooser.constants.seconds(part.cost)
                 for record in part.records:
                     record.plan, record.reason = part.plan, part.reason

@@ -13,6 +13,7 @@ import zlib
 import torch
 from torch import Tensor
 
+from s2reducer.errors import Disagreement
 from s2reducer.segments import Layout
 from s2reducer.transport import Transport
 
@@ -50,7 +51,7 @@ class ReplicaCheck:
         """One round, if there are checksums to be compared.
 
         Raises:
-            ValueError: the ranks differ; the same sentence on every rank.
+            Disagreement: the ranks differ; the same sentence on every rank.
         """
         with self._lock:
             step, by_place, self._sums = self._step, self._sums, {}
@@ -67,7 +68,7 @@ class ReplicaCheck:
                 for rank, value in enumerate(gathered[:8, first].tolist())
             )
             more = f" (and {len(differs) - 1} more parameters)" if len(differs) > 1 else ""
-            raise ValueError(
+            raise Disagreement(
                 f"the ranks' replicas have parted: after step {step} the reduced gradients of "
                 f"parameter {label}{more} must be the same, but their checksums are {listed}"
             )

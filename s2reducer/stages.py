@@ -15,9 +15,10 @@ from torch.futures import Future
 
 from s2reducer import ops
 from s2reducer.config import Config
+from s2reducer.constants import Cost
 from s2reducer.exchange import Header, Index, gather_index, gather_union, identity
 from s2reducer.job import Job, Part
-from s2reducer.plans.choice import Choice, Cost, choose, costs, dense_cost, stay_sparse
+from s2reducer.plans.choice import Choice, choose, costs, dense_cost, stay_sparse
 from s2reducer.plans.dense import begin_dense
 from s2reducer.plans.gather import reduce_gather
 from s2reducer.plans.owner import choose_owners, make_plan, reduce_owner
@@ -77,14 +78,14 @@ def _blocks(job: Job, transport: Transport) -> Stage:
     kept = [True] * len(layout.records)
     if chooser.adapts:
         kept = stay_sparse(layout, index, dtype, constants)
-    dense = dense_cost(layout.numel, dtype, index.world_size, constants)
+    dense = dense_cost(layout.numel, dtype, index.world_size)
     choice = Choice("dense", "too many live blocks", dense)
     if any(kept):
         problem = Problem(job.buffer, layout.part(kept), index.part(layout, kept))
-        candidates = costs(problem.layout, problem.index, dtype, constants)
-        rest = dense_cost(problem.layout.numel, dtype, index.world_size, constants)
+        candidates = costs(problem.layout, problem.index, dtype)
+        rest = dense_cost(problem.layout.numel, dtype, index.world_size)
         candidates = _allowed(candidates | {"dense": rest}, job.config, ("dense", "union"))
-        choice = choose(candidates, dense, layout.memory.plan)
+        choice = choose(candidates, dense, layout.memory.plan, constants)
     if choice.plan == "dense":
         kept = [False] * len(kept)
     chooser.note(job.step, layout.describe(), layout.memory.plan, choice)
@@ -113,7 +114,7 @@ def _gather_index(job: Job, transport: Transport) -> Index:
 def dense_stage(job: Job, reason: str) -> Stage:
     """An AllReduce of all that was compared."""
     layout, world_size = job.compared, job.transport.world_size
-    cost = dense_cost(layout.numel, job.buffer.dtype, world_size, job.chooser.constants)
+    cost = dense_cost(layout.numel, job.buffer.dtype, world_size)
 
     def stage(transport: Transport) -> Tensor:
         job.round = "AllReduce"
@@ -123,7 +124,7 @@ def dense_stage(job: Job, reason: str) -> Stage:
         sent = transport.bytes_sent - sent_before
         if job.warm:
             job.chooser.meter.dense(cost.nbytes, begun, time.perf_counter())
-        job.parts.append(Part("dense", reason, layout.records, sent, cost.seconds))
+        job.parts.append(Part("dense", reason, layout.records, sent, cost))
         return job.buffer
 
     job.plan = "dense"
@@ -148,10 +149,10 @@ def _rows(job: Job, transport: Transport) -> Stage:
 
     buffer, segments = spread(values, index, transport.rank)
     problem = Problem(buffer, layout_of(segments, job.layout.records), index)
-    candidates = costs(problem.layout, index, dtype, chooser.constants)
+    candidates = costs(problem.layout, index, dtype)
     candidates = _allowed(candidates, job.config, ("union",))
-    dense = dense_cost(job.layout.numel, dtype, index.world_size, chooser.constants)
-    choice = choose(candidates, dense, memory.plan)
+    dense = dense_cost(job.layout.numel, dtype, index.world_size)
+    choice = choose(candidates, dense, memory.plan, chooser.constants)
     chooser.note(job.step, job.layout.describe(), memory.plan, choice)
     memory.plan = choice.plan
     if choice.plan == "union":  # which adds what this rank does not have, too
@@ -206,9 +207,10 @@ def _sparse(
             segments, buffer = problem.layout.segments, problem.buffer
             ops.blocks_clear_dead(problem.index.union, segments, buffer, parallel=False)
         if job.warm and not futures:
-            job.chooser.meter.work(choice.cost.touched, work)
+            job.chooser.meter.work(choice.cost.work, work)
             if choice.plan in _EXACT:
-                job.chooser.meter.rows(choice.cost.nbytes, choice.cost.rounds, in_rounds)
+                rows = choice.cost.wire - problem.index.nbytes
+                job.chooser.meter.rows(rows, choice.cost.rounds - problem.index.rounds, in_rounds)
         _add_parts(job, problem, choice, kept, sent)
         return problem.buffer
 
@@ -247,12 +249,9 @@ def _add_parts(
 ) -> None:
     """``sent`` are this rank's bytes before, between and after the dense and the sparse rounds."""
     sparse = sent[2] - sent[1] + problem.index.nbytes
-    predicted = choice.cost.seconds
-    job.parts.append(Part(choice.plan, choice.reason, problem.layout.records, sparse, predicted))
+    job.parts.append(Part(choice.plan, choice.reason, problem.layout.records, sparse, choice.cost))
     if not all(kept):
         records = [r for r, keep in zip(job.compared.records, kept, strict=True) if not keep]
         numel = job.compared.numel - problem.layout.numel
-        cost = dense_cost(numel, job.buffer.dtype, problem.index.world_size, job.chooser.constants)
-        job.parts.append(
-            Part("dense", "too many live blocks", records, sent[1] - sent[0], cost.seconds)
-        )
+        cost = dense_cost(numel, job.buffer.dtype, problem.index.world_size)
+        job.parts.append(Part("dense", "too many live blocks", records, sent[1] - sent[0], cost))

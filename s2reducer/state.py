@@ -15,7 +15,8 @@ from torch.futures import Future
 from s2reducer.bucket_order import BucketOrder
 from s2reducer.chooser import Chooser
 from s2reducer.config import Config, first_difference
-from s2reducer.constants import FLOOR_NBYTES
+from s2reducer.constants import FLOOR_NBYTES, Cost
+from s2reducer.ddp_module import DdpModule
 from s2reducer.engine import Engine, engine_of
 from s2reducer.errors import S2Error
 from s2reducer.exchange import Header, compare, identity
@@ -38,7 +39,8 @@ class S2State:
 
     Args:
         process_group: the group that DDP reduces over; None for the default group.  A DDP module
-            with a group of its own needs that group here; ``register`` takes it from the module.
+            with a group of its own needs that group here, or its first step is an S2Error;
+            ``register`` takes it from the module.
         plan: how buckets cross the network.  ``"owner"``: each non-zero block is summed by one of
             the ranks that have it; ``"gather"``: every rank gets all ranks' blocks; ``"union"``:
             an AllReduce of the blocks that any rank has; ``"dense"``: DDP's own AllReduce.
@@ -100,6 +102,7 @@ class S2State:
         self._transport: Transport | None = None
         self._engine: Engine | None = None
         self._layouts = LayoutCache(config.block)
+        self._module = DdpModule()
         self._order = BucketOrder()
         self._place = 0  # of the bucket in its step
         adapts = config.plan == "auto" and not config.deterministic
@@ -147,6 +150,8 @@ class S2State:
             self._compare_with_others(job)
             return self._send(job)
         except Exception as error:
+            if self._engine is not None:
+                self._engine.give_up(error)
             raise self._fail(error, job) from error
 
     def _refuse_if_failed(self) -> None:
@@ -170,6 +175,7 @@ class S2State:
             self._ledger.step_begins(previous=self.step)
             self.step += 1
             self._place = 0
+            self._module.check_join()
         layout = self._layouts.layout(parameters)
         self._ledger.bucket_begins(new_layout=not layout.memory.compared)
         if bucket.buffer().numel() != layout.numel:
@@ -196,6 +202,7 @@ class S2State:
         group = self.process_group or dist.group.WORLD
         if group is None:
             raise RuntimeError("there is no default process group: call init_process_group() first")
+        self._module.check_group(self, group)
         return Transport(group, device)
 
     def _compare_with_others(self, job: Job) -> None:
@@ -278,13 +285,11 @@ class S2State:
             pending = begin_sparse_tensor(job.buffer, transport, job.divisor)
         else:
             pending = begin_dense(buffer, transport, job.divisor)
-        seconds = 0.0
+        cost = Cost()
         if pending:
             job.dense_nbytes = transport.bytes_sent - sent_before
-            constants = self._chooser.constants
-            cost = dense_cost(buffer.numel(), buffer.dtype, transport.world_size, constants)
-            seconds = cost.seconds
-        part = Part(job.plan, reason, job.layout.records, job.dense_nbytes, seconds)
+            cost = dense_cost(buffer.numel(), buffer.dtype, transport.world_size)
+        part = Part(job.plan, reason, job.layout.records, job.dense_nbytes, cost)
         self._ledger.sent_from_hook(job, part)
         return self._finish_later(job, [pending] if pending else [], [job.plan], begun)
 
@@ -323,17 +328,11 @@ class S2State:
             begin_dense(job.buffer[begin:end], job.transport, job.divisor)
             for begin, end in job.layout.ranges(dense)
         ]
-        cost = dense_cost(
-            job.layout.numel - job.compared.numel,
-            job.buffer.dtype,
-            job.transport.world_size,
-            self._chooser.constants,
-        )
+        numel = job.layout.numel - job.compared.numel
+        cost = dense_cost(numel, job.buffer.dtype, job.transport.world_size)
         records = list(itertools.compress(job.layout.records, dense))
         nbytes = job.transport.bytes_sent - sent_before
-        self._ledger.sent_from_hook(
-            job, Part("dense", "stays dense", records, nbytes, cost.seconds)
-        )
+        self._ledger.sent_from_hook(job, Part("dense", "stays dense", records, nbytes, cost))
         return futures
 
     def _finish_later(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The chooser: one choice on all ranks, whatever each measures; what stays dense; probes."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 import s2reducer
 from s2reducer import chooser, constants
 from s2reducer.chooser import Meter
-from s2reducer.constants import NAMES, Constants, agree, to_words
-from s2reducer.plans.choice import Cost, choose
+from s2reducer.constants import NAMES, Constants, Cost, agree, to_words
+from s2reducer.plans.choice import choose
 
 # ------------------------------------------------------------------------------------------------
 # Constants
@@ -40,7 +41,7 @@ def test_figures_are_lower_quartiles() -> None:
     meter.rows(10**6, 2, 0.014)
     meter.work(10**6, 0.5)
     meter.scan(10**6, 0.25)
-    figures = meter.figures()
+    figures = meter.figures(Constants())
     assert figures["round"] == 2e-3
     assert figures["wire"] == pytest.approx(0.010 / 10**6)
     assert (figures["work"], figures["scan"]) == (0.5e-6, 0.25e-6)
@@ -58,34 +59,48 @@ def test_an_allreduce_behind_another_is_timed_from_its_end() -> None:
     ("sparse", "dense", "penalty"),
     [
         (0.02, 0.04, 1.0),  # as predicted: half
+        (0.03, 0.04, 1.5),
         (0.04, 0.04, 2.0),
-        (0.08, 0.02, 4.0),  # no further
-        (0.001, 0.9, 0.25),
+        (0.08, 0.02, 2.5),  # no further, by three waits
+        (0.001, 0.9, 0.4),
         (0.0001, 0.0002, 0.0),  # too short to say
     ],
 )
 def test_waits_correct_predictions(sparse: float, dense: float, penalty: float) -> None:
-    meter = Meter()
-    assert meter.figures()["sparse_penalty"] == 0.0
-    meter.step("dense", dense, predicted=1.0)
-    assert meter.figures()["sparse_penalty"] == 0.0
+    meter, constants = Meter(), Constants(round=0.5)
+
+    def measured() -> float:
+        return meter.figures(constants)["sparse_penalty"]
+
+    assert measured() == 0.0
     for _ in range(3):
-        meter.step("sparse", sparse, predicted=0.5)
-    assert meter.figures()["sparse_penalty"] == pytest.approx(penalty)
+        meter.step("dense", dense, Cost(rounds=2))
+    assert measured() == 0.0
+    for _ in range(3):
+        meter.step("sparse", sparse, Cost(rounds=1))
+    assert measured() == pytest.approx(penalty)
     meter.forget_steps()
-    assert meter.figures()["sparse_penalty"] == 0.0
+    assert measured() == 0.0
 
 
 def test_a_choice_is_kept_until_another_is_better_by_a_margin() -> None:
     def cost(seconds: float) -> Cost:
-        return Cost(seconds, 100.0, 1, 0.0)
+        return Cost(rounds=seconds, wire=1.0)
 
-    dense = cost(1.0)
-    candidates = {"owner": cost(0.50), "gather": cost(0.48)}
-    assert choose(candidates, dense, "none").plan == "gather"
-    assert choose(candidates, dense, "owner").plan == "owner"
-    assert choose(candidates | {"gather": cost(0.44)}, dense, "owner").plan == "gather"
-    assert choose({"owner": cost(2.0)}, dense, "gather").reason == "as set"
+    dense, constants = Cost(rounds=1.0, dense=2.0), Constants(round=1.0, wire=0.0, dense=0.0)
+
+    def chosen(before: str, **seconds: float) -> str:
+        candidates = {plan: cost(value) for plan, value in seconds.items()}
+        return choose(candidates, dense, before, constants).plan
+
+    assert chosen("none", owner=0.50, gather=0.48) == "gather"
+    assert chosen("owner", owner=0.50, gather=0.48) == "owner"
+    assert chosen("owner", owner=0.50, gather=0.44) == "gather"
+    assert choose({"owner": cost(2.0)}, dense, "gather", constants).reason == "as set"
+    both = {"owner": cost(0.5), "dense": dense}
+    assert choose(both, dense, "none", constants).reason == "50 % of dense bytes"
+    worse = replace(constants, sparse_penalty=2.5)
+    assert choose(both, dense, "none", worse).plan == "dense"
 
 
 # ------------------------------------------------------------------------------------------------
@@ -95,7 +110,7 @@ def test_a_choice_is_kept_until_another_is_better_by_a_margin() -> None:
 
 def believe(figures: dict[str, float]) -> None:
     """For the rest of this process: what every meter says."""
-    Meter.figures = lambda self: figures  # type: ignore[method-assign]
+    Meter.figures = lambda self, before: figures  # type: ignore[method-assign]
 
 
 def train_with_injected_times(steps: int) -> tuple[list[Any], list[tuple[str, str, int]]]:

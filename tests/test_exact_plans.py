@@ -192,17 +192,17 @@ def test_the_choice_follows_the_bytes() -> None:
             bitmaps.append(reference.bitmap(live.nonzero().flatten().tolist(), 512))
         return exchange._index(layout, torch.stack(bitmaps), nbytes=0, rounds=1)
 
-    def chosen(density: list[float], before: str = "none") -> str:
-        dense = dense_cost(layout.numel, torch.float32, len(density), Constants())
-        candidates = costs(layout, index(density), torch.float32, Constants())
-        return choose(candidates | {"dense": dense}, dense, before).plan
+    def chosen(density: list[float]) -> str:
+        dense = dense_cost(layout.numel, torch.float32, len(density))
+        candidates = costs(layout, index(density), torch.float32) | {"dense": dense}
+        return choose(candidates, dense, "none", Constants()).plan
 
     assert chosen([0.01] * 2) == "gather"
     assert chosen([0.05] * 8) == "owner"
     assert chosen([1.0] * 4) == "dense"
-    cost = dense_cost(4096 * 64, torch.float32, 4, Constants(round=0.25, dense=2.0))
+    cost = dense_cost(4096 * 64, torch.float32, 4)
     assert cost.nbytes == 1.5 * 4096 * 64 * 4
-    assert cost.seconds == 0.25 + 2 * cost.nbytes
+    assert Constants(round=0.25, dense=2.0).seconds(cost) == 0.25 + 2 * cost.nbytes
 
 
 def plans_of_ranks(density_of_rank: list[float]) -> list[str]:

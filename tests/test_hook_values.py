@@ -215,7 +215,7 @@ def reduce_at_densities(
 
 @pytest.mark.parametrize("plan", ["union", "auto"])
 def test_ranks_of_different_density_choose_alike(ranks: Ranks, plan: str) -> None:
-    densities = [[0.01, 0.9], [0.9, 0.01], [0.499, 0.501], [0.0, 1.0], [1.0, 1.0], [0.02, 0.03]]
+    densities = [[0.01, 0.9], [0.02, 0.03], [0.499, 0.501], [0.0, 1.0], [1.0, 1.0], [0.03, 0.02]]
     results = ranks.run(2, reduce_at_densities, densities, plan)
     assert kinds(results[0]["calls"]) == kinds(results[1]["calls"])
     assert results[0]["plans"] == results[1]["plans"]

@@ -177,7 +177,7 @@ def test_traffic() -> None:
 
 
 def test_a_missing_tool_is_said_and_the_ranks_run_on_loopback(tmp_path: Path) -> None:
-    text = "import os; print(os.environ['RANK'], os.environ['NETLAB_KIND'], flush=True)"
+    text = "import os; os.write(1, '{RANK} {NETLAB_KIND}\\n'.format(**os.environ).encode())"
     path = script(tmp_path, text)
     command = [sys.executable, "-m", "benchmarks.netlab", "--hosts", "2", str(path)]
     environment = {**os.environ, "PATH": str(tmp_path)}

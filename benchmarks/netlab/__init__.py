@@ -18,7 +18,7 @@ so: ``NETLAB_KIND`` is then ``loopback``.
 from .counters import Counters, Meter, Traffic
 from .lab import Lab, LabError, Loopback, why_no_lab
 from .launch import RankError, ends_on_signals, open_network, run
-from .rates import bits_per_second
+from .rates import bits_per_second, rate_argument
 
 __all__ = [
     "Counters",
@@ -31,6 +31,7 @@ __all__ = [
     "bits_per_second",
     "ends_on_signals",
     "open_network",
+    "rate_argument",
     "run",
     "why_no_lab",
 ]

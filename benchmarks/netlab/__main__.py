@@ -6,15 +6,7 @@ import sys
 
 from .lab import LabError
 from .launch import RankError, ends_on_signals, open_network, run
-from .rates import bits_per_second
-
-
-def _rate(text: str) -> str:
-    try:
-        bits_per_second(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text
+from .rates import rate_argument
 
 
 def main() -> int:
@@ -23,7 +15,7 @@ def main() -> int:
         description="Runs a Python script on the hosts of a small network, as torchrun would.",
     )
     parser.add_argument("--hosts", type=int, default=2, help="one rank on each (default: 2)")
-    parser.add_argument("--rate", type=_rate, default="1gbit", help="of links (default: 1gbit)")
+    parser.add_argument("--rate", type=rate_argument, default="1gbit", help="default: 1gbit")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Rates of links, as `tc` writes them, and the queues that go with them."""
 
+import argparse
 import re
 
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -29,6 +30,15 @@ def bits_per_second(rate: str) -> float:
             f"a rate is a number and a unit (kbit, mbit or gbit), such as 1gbit, but got {rate!r}"
         )
     return float(match[1]) * _UNITS[match[2]]
+
+
+def rate_argument(text: str) -> str:
+    """A rate on a command line: the `type` of an argument of argparse."""
+    try:
+        bits_per_second(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def shaper(rate: str) -> list[str]:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Which plan takes the least time: a function of what all ranks know.
 
-The cost of a plan is in seconds: the bytes of the rank that sends most, the rounds that wait for
-one another, and the work on the rows, each by a constant that all ranks share (``Constants``).
+A plan costs the bytes of the rank that sends most, the rounds that wait for one another, and the
+work on the rows; each has its price, a constant that all ranks share (``constants.py``).
 """
 
 from dataclasses import dataclass
 
 import torch
 
-from s2reducer.constants import Constants
+from s2reducer.constants import Constants, Cost
 from s2reducer.exchange import Index
 from s2reducer.plans.union import WIRE_DTYPES
 from s2reducer.segments import Layout
@@ -22,23 +22,6 @@ _MARGIN = 0.9
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What a plan should take.
-
-    Attributes:
-        seconds: in all.
-        nbytes: sent by the rank that sends most, beside the index.
-        rounds: that wait for one another, beside those of the index.
-        touched: bytes of rows that are gathered, added and scattered.
-    """
-
-    seconds: float
-    nbytes: float
-    rounds: int
-    touched: float
-
-
-@dataclass(frozen=True)
 class Choice:
     """A plan, a phrase that says why, and its cost."""
 
@@ -47,15 +30,12 @@ class Choice:
     cost: Cost
 
 
-def dense_cost(numel: int, dtype: torch.dtype, nranks: int, constants: Constants) -> Cost:
+def dense_cost(numel: int, dtype: torch.dtype, nranks: int) -> Cost:
     """Of an AllReduce of so many elements."""
-    nbytes = 2 * (nranks - 1) / nranks * numel * dtype.itemsize
-    return Cost(constants.round + constants.dense * nbytes, nbytes, rounds=1, touched=0.0)
+    return Cost(rounds=1, dense=2 * (nranks - 1) / nranks * numel * dtype.itemsize)
 
 
-def costs(
-    layout: Layout, index: Index, dtype: torch.dtype, constants: Constants
-) -> dict[str, Cost]:
+def costs(layout: Layout, index: Index, dtype: torch.dtype) -> dict[str, Cost]:
     """The cost of each sparse plan, with the index that dense can do without."""
     nranks = index.world_size
     width, wire_width = dtype.itemsize, WIRE_DTYPES[dtype].itemsize
@@ -68,19 +48,15 @@ def costs(
     # more than the rest.
     rows = max((total - union) / nranks, most - owned)
     reduced = 2 * (nranks - 1) / nranks * union * wire_width
+    found = Cost(rounds=index.rounds, wire=index.nbytes, scan=layout.numel * width)
 
-    index_seconds = constants.wire * index.nbytes + constants.scan * layout.numel * width
+    def rows_cost(rounds: int, sent: float, touched: float) -> Cost:
+        return found + Cost(rounds=rounds, wire=sent * width, work=touched * width)
 
-    def cost(rounds: int, nbytes: float, wire: float, touched: float) -> Cost:
-        seconds = (1 + rounds) * constants.round + index_seconds
-        seconds += wire * nbytes + constants.work * touched * width
-        return Cost(seconds * constants.sparse_penalty, nbytes, rounds, touched * width)
-
-    sent_by_owner = (rows + (nranks - 1) * owned) * width
     return {  # among equals the first is taken
-        "owner": cost(2, sent_by_owner, constants.wire, most + total / nranks + union),
-        "gather": cost(1, (nranks - 1) * most * width, constants.wire, most + total + union),
-        "union": cost(1, reduced, constants.dense, 2 * union),
+        "owner": rows_cost(2, rows + (nranks - 1) * owned, most + total / nranks + union),
+        "gather": rows_cost(1, (nranks - 1) * most, most + total + union),
+        "union": found + Cost(rounds=1, dense=reduced, work=2 * union * width),
     }
 
 
@@ -110,19 +86,25 @@ def stay_sparse(
     return [bool(keep) for keep in kept]
 
 
-def choose(candidates: dict[str, Cost], dense: Cost, before: str) -> Choice:
-    """The cheapest candidate, but the plan of ``before`` until another is better by a margin.
+def choose(candidates: dict[str, Cost], dense: Cost, before: str, constants: Constants) -> Choice:
+    """The candidate that takes the least time, but ``before`` until another is better by a margin.
 
     ``dense`` is what an AllReduce of everything costs, whether or not it is a candidate.
     """
     if len(candidates) == 1:
         ((plan, cost),) = candidates.items()
         return Choice(plan, "as set", cost)
-    best = min(candidates, key=lambda name: candidates[name].seconds)
-    present = candidates.get(before)
-    if present is not None and candidates[best].seconds > _MARGIN * present.seconds:
+
+    def seconds(plan: str) -> float:
+        penalty = 1.0 if plan == "dense" else constants.sparse_penalty
+        if plan == "union":  # has to be better by a margin, as its sums are less exact
+            penalty /= _MARGIN
+        return penalty * constants.seconds(candidates[plan])
+
+    best = min(candidates, key=seconds)
+    if before in candidates and seconds(best) > _MARGIN * seconds(before):
         best = before
     if best == "dense":
-        return Choice(best, "no plan is faster", dense)
+        return Choice(best, "no plan is faster", candidates[best])
     share = 100 * candidates[best].nbytes / dense.nbytes
     return Choice(best, f"{share:.3g} % of dense bytes", candidates[best])
