@@ -8,6 +8,7 @@ the C++ standard to the C compiler without it.
 import re
 import sys
 from glob import glob
+from pathlib import Path
 
 # The oldest torch that csrc/torch is written for (its TORCH_TARGET_VERSION says the same), and the
 # oldest setuptools that reads the licence in pyproject.toml.
@@ -38,12 +39,22 @@ check_version("torch", torch.__version__, OLDEST_TORCH, ADVICE)
 
 try:
     import setuptools
+    from setuptools.command.build_clib import build_clib
     from setuptools.command.build_ext import build_ext
 except ImportError as error:
     sys.exit(f"s2reducer needs setuptools to build ({error}): first `pip install setuptools`")
 check_version(
     "setuptools", setuptools.__version__, OLDEST_SETUPTOOLS, "first `pip install -U setuptools`"
 )
+
+
+class BuildCoreAnew(build_clib):
+    """An archive keeps its members, so that one of a file which is gone would still be linked."""
+
+    def build_libraries(self, libraries: list[tuple[str, dict[str, object]]]) -> None:
+        for name, _ in libraries:
+            Path(self.build_clib, f"lib{name}.a").unlink(missing_ok=True)
+        super().build_libraries(libraries)
 
 
 class BuildCoreFirst(build_ext):
@@ -101,5 +112,5 @@ setuptools.setup(
     version=version(),
     libraries=[("s2core", core)],
     ext_modules=[extension],
-    cmdclass={"build_ext": BuildCoreFirst},
+    cmdclass={"build_clib": BuildCoreAnew, "build_ext": BuildCoreFirst},
 )

@@ -29,6 +29,12 @@ BACKENDS = ("gloo", "nccl")
 SPARSE_DEVICES = ("cpu",)
 
 
+# An all-gather of pieces that differ is filled up by this share of them, or by what the rounds
+# would take that do without: 1 Gbit/s carries so much in the time of one.
+_FILLED_SHARE = 0.05
+_ROUND_NBYTES = 16 * 1024
+
+
 def backend_of(group: dist.ProcessGroup, device: torch.device) -> str:
     """The name of the group's backend for tensors on ``device``, in lower case.
 
@@ -105,6 +111,31 @@ class Transport:
         with self._sending((self.world_size - 1) * piece.nbytes):
             getattr(dist, _ALL_GATHER)(gathered.view(-1), piece, group=self.group)
         return gathered
+
+    def all_gather_uneven(self, piece: Tensor, sizes: list[int]) -> list[Tensor]:
+        """Every rank's piece, of which rank r has ``sizes[r]`` elements, in rank order.
+
+        All are filled up to the longest; or, where that is worth their rounds, go to one peer after
+        another, each as it is.
+        """
+        world_size, rank = self.world_size, self.rank
+        longest, total = max(sizes), sum(sizes)
+        filled = (world_size * longest - total) * piece.element_size()
+        if filled <= max(_FILLED_SHARE * total * piece.element_size(), _ROUND_NBYTES * world_size):
+            padded = piece
+            if piece.numel() < longest:
+                padded = piece.new_zeros(longest)
+                padded[: piece.numel()] = piece
+            gathered = self.all_gather(padded)
+            return [row[:size] for row, size in zip(gathered, sizes, strict=True)]
+
+        pieces = [piece if peer == rank else piece.new_empty(n) for peer, n in enumerate(sizes)]
+        for distance in range(1, world_size):
+            target, source = (rank + distance) % world_size, (rank - distance) % world_size
+            outgoing, incoming = [0] * world_size, [0] * world_size
+            outgoing[target], incoming[source] = piece.numel(), sizes[source]
+            self.all_to_all(pieces[source], piece, incoming, outgoing)
+        return pieces
 
     def all_to_all(
         self,

@@ -57,6 +57,31 @@ def test_records_come_in_rank_order(ranks: Ranks) -> None:
         assert sent == 2 * 300
 
 
+def gather_uneven(sizes: list[int]) -> tuple[bool, int]:
+    transport = Transport(dist.group.WORLD, CPU)
+    pieces = [torch.arange(size) + 100 * rank for rank, size in enumerate(sizes)]
+    gathered = transport.all_gather_uneven(pieces[transport.rank].clone(), sizes)
+    right = all(torch.equal(one, other) for one, other in zip(gathered, pieces, strict=True))
+    return right and len(gathered) == len(sizes), transport.bytes_sent
+
+
+@pytest.mark.parametrize(
+    ("sizes", "filled"),
+    [
+        ([10_000, 9_990, 9_900], True),
+        ([3, 0, 90], True),  # rounds would take longer
+        ([0, 0, 0], True),
+        ([50_000, 1_000, 0], False),
+        ([0, 100_000, 0, 0], False),
+        ([100_000, 2], False),
+    ],
+)
+def test_pieces_that_differ(ranks: Ranks, sizes: list[int], filled: bool) -> None:
+    for rank, (right, sent) in enumerate(ranks.run(len(sizes), gather_uneven, sizes)):
+        assert right
+        assert sent == 8 * (len(sizes) - 1) * (max(sizes) if filled else sizes[rank])
+
+
 def sum_in_place(dtype: torch.dtype) -> tuple[bool, int]:
     transport = Transport(dist.group.WORLD, CPU)
     tensor = torch.arange(1000).to(dtype)

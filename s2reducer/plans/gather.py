@@ -3,7 +3,7 @@
 
 The same sums as in ``owner``, with every rank the owner of all: the same bits.
 
-Bytes a rank sends beside the index: (P-1) times the rows of the rank that has most.
+Bytes a rank sends beside the index: (P-1) times its rows, or up to a twentieth more.
 """
 
 import torch
@@ -25,12 +25,12 @@ def reduce_gather(
     mine = torch.full((index.positions.numel(),), rank, dtype=torch.int16)
     plan = make_plan(layout, index, mine, rank)
 
-    rows = buffer.new_zeros(max(plan.received_numel))
-    own_rows = rows[: plan.sent_numel[rank]]
+    own_rows = buffer.new_empty(plan.sent_numel[rank])
     ops.blocks_gather(buffer, layout.segments, plan.sent[rank], own_rows, parallel=False)
     total = Sum(plan.compact, buffer.dtype, divisor)
-    for peer, gathered in enumerate(transport.all_gather(rows)):
-        total.add(gathered[: plan.received_numel[peer]], plan.received[peer])
+    gathered = transport.all_gather_uneven(own_rows, plan.received_numel)
+    for rows, where in zip(gathered, plan.received, strict=True):
+        total.add(rows, where)
 
     results = buffer.new_empty(plan.owned_numel[rank])
     total.result(results)
