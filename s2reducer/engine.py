@@ -8,12 +8,10 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.futures import Future
 
 from s2reducer.errors import Disagreement
 from s2reducer.job import Job
-from s2reducer.stages import Stage, first_stage
 from s2reducer.transport import Transport
 from s2reducer.worker import Lane, Outcome, Result, attempt
 
@@ -27,6 +25,7 @@ class Engine:
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        _even_out_groups(group, device)
         ranks = dist.get_process_group_ranks(group)
         timeout = _timeout_of(group, device)
         self._index = Transport(_private_group(ranks, timeout), device)
@@ -38,34 +37,32 @@ class Engine:
     def submit(
         self,
         job: Job,
+        first: Callable[[Transport], Callable[[Transport], Result]],
         done: Callable[[Job, Exception | None], Exception | None],
-        first: Callable[[Transport], Stage] | None = None,
-    ) -> Future[Outcome[Tensor]]:
-        """Begins the reduction of a bucket, scanned or COO; its future is not done yet.
+    ) -> Future[Outcome[Result]]:
+        """Begins a reduction; its future is not done yet.
 
-        ``first`` is the stage in the lane of the index, if it is not the one of every bucket.
+        ``first`` is the stage in the lane of the index, and gives that in the lane of the values.
 
         ``done`` is called on a lane's thread with the job, when it has ended, and the error or
         None; it gives the error to raise.
         """
-        future: Future[Outcome[Tensor]] = Future()
+        future: Future[Outcome[Result]] = Future()
 
-        def end(outcome: Outcome[Tensor]) -> None:
+        def end(outcome: Outcome[Result]) -> None:
             error = done(job, outcome.error)
             future.set_result(outcome if error is None else Outcome(error=error))
             if outcome.error is not None:
                 self.give_up(outcome.error)
 
         def run_first() -> None:
-            stage = self._attempt(
-                lambda: first(self._index) if first else first_stage(job, self._index)
-            )
+            stage = self._attempt(lambda: first(self._index))
             if stage.error is not None:
                 end(Outcome(error=stage.error))
             else:
                 self._values_lane.put(lambda: run_second(stage.unwrap()))
 
-        def run_second(stage: Stage) -> None:
+        def run_second(stage: Callable[[Transport], Result]) -> None:
             end(self._attempt(lambda: stage(self._values)))
 
         self._index_lane.put(run_first)
@@ -110,6 +107,19 @@ def engine_of(group: dist.ProcessGroup, device: torch.device) -> Engine:
     if engine is None:
         engine = _engines[group] = Engine(group, device)
     return engine
+
+
+def _even_out_groups(group: dist.ProcessGroup, device: torch.device) -> None:
+    """Brings the ranks to the same number of process groups.
+
+    torch names a group that only its members make by its ranks and the number of groups that the
+    process has.  Where one rank has a group that another is not in, they would wait for each other
+    under different names; so that other makes one for itself alone.
+    """
+    names = dist.distributed_c10d._world.pg_names
+    numbers = Transport(group, device).all_gather(torch.tensor([len(names)], device=device))
+    while len(names) < int(numbers.max()):
+        dist.new_group([dist.get_rank()], use_local_synchronization=True)
 
 
 def _private_group(ranks: list[int], timeout: timedelta | None) -> dist.ProcessGroup:

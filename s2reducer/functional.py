@@ -15,9 +15,10 @@ from s2reducer.job import Job
 from s2reducer.plans.dense import begin_dense, begin_sparse_tensor
 from s2reducer.plans.union import WIRE_DTYPES
 from s2reducer.report import dtype_name
+from s2reducer.row_stages import rows_stage
 from s2reducer.rows import sum_of_integers
 from s2reducer.segments import layout_of, new_record, segments_of
-from s2reducer.stages import Stage, dense_stage, first_stage, scan
+from s2reducer.stages import Stage, blocks_stage, dense_stage, scan
 from s2reducer.transport import SPARSE_DEVICES, Transport
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
@@ -113,6 +114,7 @@ def _reduce(
         chooser=Chooser(config.plan == "auto" and not config.deterministic, learns=False),
         step=0,
         divisor=float(transport.world_size) if op == "mean" else 1.0,
+        tables=[buffer] if buffer.is_sparse else [],
     )
 
     def first(index: Transport) -> Stage:
@@ -126,9 +128,11 @@ def _reduce(
         reason = _dense_reason(buffer, config)
         if reason is not None:
             return dense_stage(job, reason)
-        if not buffer.is_sparse:
-            scan(job)
-        return first_stage(job, index)
+        if buffer.is_sparse:
+            stage = rows_stage(job, index)
+            return lambda values: stage(values)[0]
+        scan(job)
+        return blocks_stage(job, index)
 
     def done(job: Job, error: Exception | None) -> Exception | None:
         return error and _failed(job, error)
@@ -137,7 +141,7 @@ def _reduce(
         compare(transport, header, buffer.device)
         begin_dense(buffer, transport, job.divisor).wait()
         return buffer
-    return engine_of(transport.group, buffer.device).submit(job, done, first).wait().unwrap()
+    return engine_of(transport.group, buffer.device).submit(job, first, done).wait().unwrap()
 
 
 def _failed(job: Job, error: Exception) -> S2Error:

@@ -33,8 +33,9 @@ class Job:
     """One bucket in one step, or one tensor outside of DDP.
 
     Attributes:
-        buffer: flat, or a COO tensor with one sparse dimension.
-        layout: of all of it.
+        buffer: flat, or a COO tensor.
+        tables: the COO tensors that travel together; empty for a flat buffer.
+        layout: of all that travels.
         compared: of the segments that may travel sparsely.
         transport: of the user's process group.
         divisor: of the sums: the number of ranks for a mean.
@@ -54,6 +55,7 @@ class Job:
     chooser: Chooser
     step: int
     divisor: float
+    tables: Sequence[Tensor] = ()
     plan: str = "none"
     round: str = "comparison of the ranks' settings"
     bitmap: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8), repr=False)

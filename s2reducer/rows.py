@@ -3,12 +3,15 @@
 
 The ranks gather lists of their rows.  From there on the rows of the union, numbered from 0, are a
 problem like any bucket: blocks of one row each, and a bitmap for each rank of those that it has.
-Nothing has the length of the table, and the collectives are all-gathers and all-to-alls of dense
+Several tables travel as one, so that they take no more rounds than one does.  Nothing has the
+length of a table, and the collectives are all-gathers and all-to-alls of dense
 tensors, which every backend has.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -82,52 +85,69 @@ def coalesced(tensor: Tensor, table: Table) -> tuple[Tensor, Tensor]:
 
 
 def gather_rows(
-    transport: Transport, rows: Tensor, nrows: int, header: Header
-) -> tuple[Tensor, Index, Headers]:
-    """The union of all ranks' rows, int64 [K], and the index of a bucket of K blocks.
+    transport: Transport, tables: Sequence[Table], rows: Sequence[Tensor], header: Header
+) -> tuple[list[Tensor], Index, Headers]:
+    """The unions of all ranks' rows, and the index of a bucket with a block for each of them.
 
     Args:
-        rows: int64 [k], this rank's, which ascend.
-        nrows: of the table.
-        header: this rank's; ``live`` is k.
+        tables: at least one.
+        rows: of each table, int64 [k], this rank's, which ascend.
+        header: this rank's; ``live`` is the number of all rows.
+
+    Returns:
+        For each table the union, int64 [K]; an index of as many segments; all ranks' headers.
 
     Raises:
         Disagreement: on the bucket; the same sentence on every rank.
     """
     sent_before = transport.bytes_sent
-    headers = compare(transport, header, rows.device)
-    lives = headers.lives
-    lists = torch.cat(gather_lists(transport, rows, nrows, lives))
-    lengths = torch.tensor(lives, dtype=torch.int64)
-    union, entries = torch.empty_like(lists), torch.empty_like(lists)
-    count = ops.coo_unite(lists, lengths, nrows, union, entries)
-    bitmaps = torch.empty(len(lives), (count + 63) // 64 * 8, dtype=torch.uint8)
-    ops.coo_bitmaps(entries, count, bitmaps)
-    every = torch.empty(bitmaps.shape[1], dtype=torch.uint8)
-    ops.bitmap_from_positions(torch.arange(count), every)
+    headers = compare(transport, header, rows[0].device)
+    # One list for all tables, whose rows are numbered one behind the other.
+    firsts = list(accumulate((table.nrows for table in tables), initial=0))
+    numbered = torch.cat([part + first for part, first in zip(rows, firsts[:-1], strict=True)])
+    lists = gather_lists(transport, numbered, firsts[-1], headers.lives)
+    cuts = torch.tensor(firsts[1:])
+    lengths = torch.stack([torch.searchsorted(one, cuts) for one in lists])
+    lengths[:, 1:] -= lengths[:, :-1].clone()
+    parts = [torch.split_with_sizes(o, n) for o, n in zip(lists, lengths.tolist(), strict=True)]
+
+    unions, bitmaps, every = [], [], []
+    for number, table in enumerate(tables):
+        of_ranks = torch.cat([part[number] for part in parts]) - firsts[number]
+        union, entries = torch.empty_like(of_ranks), torch.empty_like(of_ranks)
+        counts = lengths[:, number].contiguous()
+        count = ops.coo_unite(of_ranks, counts, table.nrows, union, entries)
+        unions.append(union[:count])
+        bitmaps.append(torch.empty(len(lists), (count + 63) // 64 * 8, dtype=torch.uint8))
+        ops.coo_bitmaps(entries, count, bitmaps[-1])
+        every.append(torch.empty(bitmaps[-1].shape[1], dtype=torch.uint8))
+        ops.bitmap_from_positions(torch.arange(count), every[-1])
     index = Index(
-        bitmaps=bitmaps,
-        union=every,
-        counts=lengths.view(-1, 1),
-        union_counts=torch.tensor([count]),
-        world_size=len(lives),
+        bitmaps=torch.cat(bitmaps, dim=1),
+        union=torch.cat(every),
+        counts=lengths,
+        union_counts=torch.tensor([union.numel() for union in unions]),
+        world_size=len(lists),
         nbytes=transport.bytes_sent - sent_before,
         rounds=2,
     )
-    return union[:count], index, headers
+    return unions, index, headers
 
 
-def spread(values: Tensor, index: Index, rank: int) -> tuple[Tensor, Tensor]:
-    """This rank's ``values`` [k, width] where they are in the union, and the segments of that.
+def spread(values: Sequence[Tensor], index: Index, rank: int) -> tuple[Tensor, Tensor]:
+    """This rank's ``values``, [k, width] for each table, where they are in the unions.
 
-    The first is flat, and undefined in the rows that this rank does not have.
+    Returns:
+        A flat tensor, undefined in the rows that this rank does not have, and its segments.
     """
-    count, width = int(index.union_counts), values.shape[1]
-    segments = segments_of([count * width], [width])
-    own = torch.empty(len(values), dtype=torch.int64)
+    widths = [part.shape[1] for part in values]
+    numels = [n * width for n, width in zip(index.union_counts.tolist(), widths, strict=True)]
+    segments = segments_of(numels, widths)
+    own = torch.empty(sum(map(len, values)), dtype=torch.int64)
     ops.bitmap_positions(index.bitmaps[rank], own)
-    buffer = values.new_empty(count * width)
-    ops.blocks_scatter(values.view(-1), segments, own, buffer, parallel=False)
+    buffer = values[0].new_empty(sum(numels))
+    packed = torch.cat([part.view(-1) for part in values])
+    ops.blocks_scatter(packed, segments, own, buffer, parallel=False)
     return buffer, segments
 
 
@@ -139,7 +159,7 @@ def sum_of_integers(tensor: Tensor, transport: Transport) -> Tensor:
     table, own = table_of(tensor), tensor.coalesce()
     rows, values = table.flat(own.indices()), own.values().view(-1, table.width)
     header = Header(0, 0, live=rows.numel())
-    union, index, headers = gather_rows(transport, rows, table.nrows, header)
+    (union,), index, headers = gather_rows(transport, [table], [rows], header)
     most = max(headers.lives)
     padded = values.new_zeros(most * table.width)
     padded[: values.numel()] = values.reshape(-1)

@@ -114,11 +114,13 @@ class LayoutMemory:
         compared: the ranks have found that they all have this bucket.
         most_live: the most live blocks that a rank had when it came last, None before.
         plan: by which it travelled when plans were compared last, "none" before.
+        followed: another bucket came after it when it came last, in the same step.
     """
 
     compared: bool = False
     most_live: int | None = None
     plan: str = "none"
+    followed: bool = False
 
 
 @dataclass(frozen=True, eq=False)  # layouts are told apart, not compared
@@ -224,6 +226,7 @@ class LayoutCache:
         # come again when its object is gone, hence the reference beside the record.
         self._records: dict[int, tuple[weakref.ref[Tensor], ParameterRecord]] = {}
         self._layouts: dict[tuple[int, ...], Layout] = {}
+        self._groups: dict[tuple[int, ...], Layout] = {}
 
     def record(self, parameter: Tensor, name: str | None = None) -> ParameterRecord:
         """The record of ``parameter``, made at the first call; ``name`` is taken then."""
@@ -241,6 +244,20 @@ class LayoutCache:
     def records(self) -> list[ParameterRecord]:
         """Of all parameters, in the order in which they became known."""
         return [record for _, record in self._records.values()]
+
+    def group(self, layouts: Sequence[Layout]) -> Layout:
+        """The layout of several buckets that travel together, one behind the other."""
+        if len(layouts) == 1:
+            return layouts[0]
+        key = tuple(id(record) for layout in layouts for record in layout.records)
+        group = self._groups.get(key)
+        if group is None:
+            numels = [numel for layout in layouts for numel in layout.segments[:, 1].tolist()]
+            blocks = [block for layout in layouts for block in layout.blocks.tolist()]
+            records = tuple(record for layout in layouts for record in layout.records)
+            self._groups.clear()  # groups change with the buckets' order, and not back
+            group = self._groups[key] = layout_of(segments_of(numels, blocks), records)
+        return group
 
     def layout(self, parameters: Sequence[Tensor]) -> Layout:
         """The layout of a bucket that holds these parameters, one behind the other."""

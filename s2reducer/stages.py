@@ -16,20 +16,19 @@ from torch.futures import Future
 from s2reducer import ops
 from s2reducer.config import Config
 from s2reducer.constants import Cost
-from s2reducer.exchange import Header, Index, gather_index, gather_union, identity
+from s2reducer.exchange import Index, gather_index, gather_union
 from s2reducer.job import Job, Part
 from s2reducer.plans.choice import Choice, choose, costs, dense_cost, stay_sparse
 from s2reducer.plans.dense import begin_dense
 from s2reducer.plans.gather import reduce_gather
 from s2reducer.plans.owner import choose_owners, make_plan, reduce_owner
 from s2reducer.plans.union import reduce_union
-from s2reducer.rows import coalesced, gather_rows, spread, table_of
-from s2reducer.segments import Layout, layout_of
+from s2reducer.segments import Layout
 from s2reducer.transport import Transport
 
 Stage = Callable[[Transport], Tensor]
 
-_EXACT = ("owner", "gather")
+EXACT = ("owner", "gather")
 
 
 @dataclass(frozen=True)
@@ -55,19 +54,12 @@ def scan(job: Job) -> None:
         job.chooser.meter.scan(nbytes, time.perf_counter() - begun)
 
 
-def first_stage(job: Job, transport: Transport) -> Stage:
-    """The rounds of the index, the choice of the plan, and the plan."""
+def blocks_stage(job: Job, transport: Transport) -> Stage:
+    """The first stage of a bucket that has been scanned.
+
+    Some segments may turn out to be cheaper in an AllReduce: those go there, the rest sparse.
+    """
     job.plan, job.round = job.config.plan, "index"
-    return _rows(job, transport) if job.buffer.is_sparse else _blocks(job, transport)
-
-
-# ------------------------------------------------------------------------------------------------
-# Buckets
-# ------------------------------------------------------------------------------------------------
-
-
-def _blocks(job: Job, transport: Transport) -> Stage:
-    """Some segments may turn out to be cheaper in an AllReduce: those go there, the rest sparse."""
     layout, chooser = job.compared, job.chooser
     dtype = job.buffer.dtype
     index = _gather_index(job, transport)
@@ -84,7 +76,7 @@ def _blocks(job: Job, transport: Transport) -> Stage:
         problem = Problem(job.buffer, layout.part(kept), index.part(layout, kept))
         candidates = costs(problem.layout, problem.index, dtype)
         rest = dense_cost(problem.layout.numel, dtype, index.world_size)
-        candidates = _allowed(candidates | {"dense": rest}, job.config, ("dense", "union"))
+        candidates = allowed(candidates | {"dense": rest}, job.config, ("dense", "union"))
         choice = choose(candidates, dense, layout.memory.plan, constants)
     if choice.plan == "dense":
         kept = [False] * len(kept)
@@ -94,7 +86,7 @@ def _blocks(job: Job, transport: Transport) -> Stage:
         record.dense_in_a_row = 0 if keep else record.dense_in_a_row + 1
     if choice.plan == "dense":
         return dense_stage(job, choice.reason)
-    return _sparse(job, transport, problem, choice, kept)
+    return sparse_stage(job, transport, problem, choice, kept)
 
 
 def _gather_index(job: Job, transport: Transport) -> Index:
@@ -132,56 +124,21 @@ def dense_stage(job: Job, reason: str) -> Stage:
 
 
 # ------------------------------------------------------------------------------------------------
-# COO gradients
+# What the stages of COO gradients share
 # ------------------------------------------------------------------------------------------------
 
 
-def _rows(job: Job, transport: Transport) -> Stage:
-    """A table of rows never goes dense: nothing of its length is allocated."""
-    table, memory, chooser = table_of(job.buffer), job.layout.memory, job.chooser
-    dtype = job.buffer.dtype
-    rows, values = coalesced(job.buffer, table)
-    key = identity(job.layout, dtype)
-    header = Header(key, job.step, live=rows.numel(), figures=tuple(chooser.words()))
-    union, index, headers = gather_rows(transport, rows, table.nrows, header)
-    chooser.learn(job.step, headers.figures)
-    job.counts = (index.counts[transport.rank], index.union_counts)
-
-    buffer, segments = spread(values, index, transport.rank)
-    problem = Problem(buffer, layout_of(segments, job.layout.records), index)
-    candidates = costs(problem.layout, index, dtype)
-    candidates = _allowed(candidates, job.config, ("union",))
-    dense = dense_cost(job.layout.numel, dtype, index.world_size)
-    choice = choose(candidates, dense, memory.plan, chooser.constants)
-    chooser.note(job.step, job.layout.describe(), memory.plan, choice)
-    memory.plan = choice.plan
-    if choice.plan == "union":  # which adds what this rank does not have, too
-        ops.blocks_clear_dead(index.bitmaps[transport.rank], segments, buffer, parallel=False)
-    stage = _sparse(job, transport, problem, choice, [True])
-
-    def result(transport: Transport) -> Tensor:
-        stage(transport)
-        return table.tensor(union, buffer)
-
-    return result
-
-
-# ------------------------------------------------------------------------------------------------
-# Both
-# ------------------------------------------------------------------------------------------------
-
-
-def _allowed(
+def allowed(
     candidates: dict[str, Cost], config: Config, inexact: tuple[str, ...]
 ) -> dict[str, Cost]:
     """What the settings leave of them; ``inexact`` are those of another arithmetic."""
     names: tuple[str, ...] = (config.plan,)
     if config.plan == "auto":
-        names = _EXACT if config.deterministic else (*_EXACT, *inexact)
+        names = EXACT if config.deterministic else (*EXACT, *inexact)
     return {name: cost for name, cost in candidates.items() if name in names}
 
 
-def _sparse(
+def sparse_stage(
     job: Job, index_transport: Transport, problem: Problem, choice: Choice, kept: list[bool]
 ) -> Stage:
     """Plans the rounds of the values, and gives the stage that takes them."""
@@ -208,7 +165,7 @@ def _sparse(
             ops.blocks_clear_dead(problem.index.union, segments, buffer, parallel=False)
         if job.warm and not futures:
             job.chooser.meter.work(choice.cost.work, work)
-            if choice.plan in _EXACT:
+            if choice.plan in EXACT:
                 rows = choice.cost.wire - problem.index.nbytes
                 job.chooser.meter.rows(rows, choice.cost.rounds - problem.index.rounds, in_rounds)
         _add_parts(job, problem, choice, kept, sent)

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The state of one rank's hook: from a DDP bucket to a job, and back."""
 
-import itertools
 import threading
-import time
 import warnings
 from typing import Any
 
@@ -15,23 +13,16 @@ from torch.futures import Future
 from s2reducer.bucket_order import BucketOrder
 from s2reducer.chooser import Chooser
 from s2reducer.config import Config, first_difference
-from s2reducer.constants import FLOOR_NBYTES, Cost
 from s2reducer.ddp_module import DdpModule
-from s2reducer.engine import Engine, engine_of
 from s2reducer.errors import S2Error
 from s2reducer.exchange import Header, compare, identity
-from s2reducer.job import Job, Part
+from s2reducer.job import Job
 from s2reducer.ledger import Ledger
-from s2reducer.plans.choice import dense_cost
-from s2reducer.plans.dense import begin_dense, begin_sparse_tensor
-from s2reducer.plans.union import WIRE_DTYPES
 from s2reducer.replicas import ReplicaCheck
-from s2reducer.report import Report, dtype_name
-from s2reducer.rows import table_of
+from s2reducer.report import Report
 from s2reducer.segments import Layout, LayoutCache
-from s2reducer.stages import scan
-from s2reducer.transport import SPARSE_DEVICES, Transport
-from s2reducer.worker import Outcome
+from s2reducer.sender import Sender
+from s2reducer.transport import Transport
 
 
 class S2State:
@@ -100,7 +91,6 @@ class S2State:
         self._refused_from = 0  # the first step that is refused
         self._lock = threading.Lock()
         self._transport: Transport | None = None
-        self._engine: Engine | None = None
         self._layouts = LayoutCache(config.block)
         self._module = DdpModule()
         self._order = BucketOrder()
@@ -109,6 +99,8 @@ class S2State:
         self._chooser = Chooser(adapts, learns=not config.deterministic)
         self._ledger = Ledger(self._chooser)
         self._replicas = ReplicaCheck(config.check_every)
+        self._sender = Sender(self._layouts, self._ledger, self._replicas, self._fail)
+        self._previous: Layout | None = None  # of the bucket before
 
     def report(self) -> Report:
         """What this rank has sent since construction, and why."""
@@ -148,10 +140,9 @@ class S2State:
         try:
             job = self._job(bucket.buffer(), layout)
             self._compare_with_others(job)
-            return self._send(job)
+            return self._sender.send(job, self._place, bucket.is_last())
         except Exception as error:
-            if self._engine is not None:
-                self._engine.give_up(error)
+            self._sender.give_up(error)
             raise self._fail(error, job) from error
 
     def _refuse_if_failed(self) -> None:
@@ -170,13 +161,17 @@ class S2State:
         for parameter in parameters:
             if parameter.is_complex():
                 raise TypeError(complex_sentence(self._layouts.record(parameter).label()))
-        self._place += 1
-        if self._order.begins_step(parameters, bucket.index(), bucket.is_last(), known):
+        begins = self._order.begins_step(parameters, bucket.index(), bucket.is_last(), known)
+        if begins:
+            self._sender.flush()
             self._ledger.step_begins(previous=self.step)
             self.step += 1
-            self._place = 0
             self._module.check_join()
+        self._place = 0 if begins else self._place + 1
         layout = self._layouts.layout(parameters)
+        if self._previous is not None:
+            self._previous.memory.followed = not begins
+        self._previous = layout
         self._ledger.bucket_begins(new_layout=not layout.memory.compared)
         if bucket.buffer().numel() != layout.numel:
             raise ValueError(
@@ -227,154 +222,6 @@ class S2State:
             job.round = "comparison of the ranks' buckets"
             compare(transport, Header(identity(job.layout, job.buffer.dtype), job.step), device)
             job.layout.memory.compared = True
-
-    def _send(self, job: Job) -> Future[Tensor]:
-        begun = time.perf_counter()
-        self._ledger.bucket_begun(job)
-        reason = self._dense_reason(job)
-        if reason is None:
-            return self._send_through_lanes(job, begun)
-        return self._send_from_hook(job, reason, begun)
-
-    # --------------------------------------------------------------------------------------------
-    # Which way a bucket goes: by what all ranks share, its kind, the settings and the step
-    # --------------------------------------------------------------------------------------------
-
-    def _dense_reason(self, job: Job) -> str | None:
-        """Why the bucket does not go through the lanes; else sets what is compared there."""
-        buffer, config = job.buffer, self.config
-        if job.transport.world_size == 1:
-            return "one rank"
-        if buffer.numel() == 0:
-            return "no elements"
-        if buffer.device.type not in SPARSE_DEVICES:
-            return f"on {buffer.device.type}, where only dense is supported"
-        if buffer.dtype not in WIRE_DTYPES:
-            return f"{dtype_name(buffer.dtype)}, for which only dense is supported"
-        if config.plan == "dense":
-            return "as set"
-        if buffer.is_sparse:
-            return None
-        if not self._chooser.adapts:
-            return None
-        if self._chooser.is_dense(job.step):
-            return "a step that shows what dense takes"
-        kept = [True] * len(job.layout.records)
-        if not self._chooser.probes(job.step):
-            kept = [not record.stays_dense for record in job.layout.records]
-        numels = zip(job.layout.segments[:, 1].tolist(), kept, strict=True)
-        nbytes = buffer.element_size() * sum(numel for numel, keep in numels if keep)
-        if buffer.nbytes < FLOOR_NBYTES:
-            return f"bucket below {FLOOR_NBYTES // 1024} KiB"
-        if nbytes < FLOOR_NBYTES:
-            return "stays dense"
-        job.compared = job.layout.part(kept)
-        return None
-
-    def _send_from_hook(self, job: Job, reason: str, begun: float) -> Future[Tensor]:
-        """One AllReduce on the user's group, or none where nothing can change."""
-        buffer, transport = job.buffer, job.transport
-        sent_before = transport.bytes_sent
-        job.plan, job.round = "dense", "AllReduce"
-        pending: Future[Any] | None = None
-        if transport.world_size == 1 or buffer.numel() == 0:
-            job.plan = "none"
-            job.buffer = buffer.coalesce() if buffer.is_sparse else buffer
-        elif buffer.is_sparse:
-            job.buffer = buffer.coalesce()
-            pending = begin_sparse_tensor(job.buffer, transport, job.divisor)
-        else:
-            pending = begin_dense(buffer, transport, job.divisor)
-        cost = Cost()
-        if pending:
-            job.dense_nbytes = transport.bytes_sent - sent_before
-            cost = dense_cost(buffer.numel(), buffer.dtype, transport.world_size)
-        part = Part(job.plan, reason, job.layout.records, job.dense_nbytes, cost)
-        self._ledger.sent_from_hook(job, part)
-        return self._finish_later(job, [pending] if pending else [], [job.plan], begun)
-
-    def _send_through_lanes(self, job: Job, begun: float) -> Future[Tensor]:
-        """Scans the bucket here, while it is still in the caches, and leaves the rest to others."""
-
-        def done(job: Job, error: Exception | None) -> Exception | None:
-            if error is not None:
-                # As in _finish_later(), what travels outside the lanes goes on to the step's end.
-                return self._fail(error, job, refused_from=job.step + 1)
-            self._ledger.sent_from_lanes(job)
-            return None
-
-        if self._engine is None:
-            job.round = "making process groups"
-            self._engine = engine_of(job.transport.group, job.buffer.device)
-        job.plan = self.config.plan
-        if job.buffer.is_sparse:
-            table = table_of(job.buffer)
-            job.layout.records[0].set_blocks(table.width, table.nrows)
-        else:
-            scan(job)
-        begun_here = self._begin_segments_that_stay_dense(job)
-        from_lanes = self._engine.submit(job, done)
-        plans = ["dense"] if begun_here else []
-        return self._finish_later(job, [from_lanes, *begun_here], plans, begun)
-
-    def _begin_segments_that_stay_dense(self, job: Job) -> list[Future[Any]]:
-        """Their AllReduces, on the user's group, beside what the lanes do."""
-        if job.compared is job.layout:
-            return []
-        compared = set(map(id, job.compared.records))
-        dense = [id(record) not in compared for record in job.layout.records]
-        sent_before = job.transport.bytes_sent
-        futures = [
-            begin_dense(job.buffer[begin:end], job.transport, job.divisor)
-            for begin, end in job.layout.ranges(dense)
-        ]
-        numel = job.layout.numel - job.compared.numel
-        cost = dense_cost(numel, job.buffer.dtype, job.transport.world_size)
-        records = list(itertools.compress(job.layout.records, dense))
-        nbytes = job.transport.bytes_sent - sent_before
-        self._ledger.sent_from_hook(job, Part("dense", "stays dense", records, nbytes, cost))
-        return futures
-
-    def _finish_later(
-        self, job: Job, pending: list[Future[Any]], plans: list[str], begun: float
-    ) -> Future[Tensor]:
-        """The bucket's result, once all that is pending is done; it waits for nothing.
-
-        What comes from the lanes is the bucket's result; AllReduces work in place.
-        """
-        place = self._place
-
-        def finish(futures: list[Future[Any]]) -> Tensor:
-            try:
-                result = job.buffer
-                for future in futures:
-                    value = future.value()  # raises what a collective raised
-                    if isinstance(value, Outcome):
-                        result = value.unwrap()
-                if self._replicas.wants(job.step):
-                    self._replicas.take(job.step, place, job.layout, result)
-            except S2Error:
-                raise
-            except Exception as error:
-                # The rest of this step goes on, and DDP raises at its end: whether this comes
-                # before or after the next bucket's collectives differs between ranks, and who left
-                # them out would leave the others waiting.
-                raise self._fail(error, job, refused_from=job.step + 1) from error
-            used = dict.fromkeys([*plans, *(part.plan for part in job.parts)])
-            self._ledger.bucket_done(used, begun)
-            if job.warm and job.dense_nbytes:
-                self._chooser.meter.dense(job.dense_nbytes, begun, time.perf_counter())
-            return result
-
-        if len(pending) == 1:
-            return pending[0].then(lambda future: finish([future]))
-        if pending:
-            return torch.futures.collect_all(pending).then(lambda all_: finish(all_.value()))
-        result = finish([])
-        # A future of a CUDA tensor has to know the device, or DDP would not wait for its stream.
-        done: Future[Tensor] = Future(devices=[result.device] if result.is_cuda else None)
-        done.set_result(result)
-        return done
 
     def _fail(self, error: Exception, job: Job | None, refused_from: int = 0) -> S2Error:
         """The error to raise; from step ``refused_from`` on the state refuses to work."""

@@ -204,3 +204,90 @@ def rows_out_of_range() -> str:
 def test_a_row_that_the_table_lacks(ranks: Ranks) -> None:
     for text in ranks.run(1 + 1, rows_out_of_range):
         assert "indices" in text or "closed" in text, text
+
+
+# ------------------------------------------------------------------------------------------------
+# Several tables
+# ------------------------------------------------------------------------------------------------
+
+
+class Tables(nn.Module):
+    """Tables of several widths, and something dense between them and in front."""
+
+    def __init__(self, dtypes: list[torch.dtype]) -> None:
+        super().__init__()
+        self.dense = nn.Linear(3, 200)
+        self.tables = nn.ModuleList(
+            nn.Embedding(400 + 7 * i, 4 + i, sparse=True, dtype=dtype)
+            for i, dtype in enumerate(dtypes)
+        )
+
+    def forward(self, tokens: Tensor, used: list[int]) -> Tensor:
+        total = self.dense(torch.ones(3)).sum()
+        for i in used:
+            total = total + (self.tables[i](tokens + i) * (i + 1)).sum().float()
+        return total
+
+
+def train_tables(dtypes: list[torch.dtype], steps: int) -> list[int]:
+    """The collectives of each step."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    ddp = DistributedDataParallel(Tables(dtypes))
+    state = s2reducer.register(ddp, plan="owner")
+    counts = []
+    for step in range(steps):
+        ddp.zero_grad()
+        with recorded_collectives() as calls:
+            ddp(torch.tensor([step, 5 + rank]), list(range(len(dtypes)))).backward()
+        counts.append(sum(name != "all_reduce" for name, _, _ in calls))
+        for i, table in enumerate(ddp.module.tables):
+            rows = {step + i: float((i + 1) * world_size)}
+            for r in range(world_size):
+                rows[5 + r + i] = rows.get(5 + r + i, 0.0) + i + 1
+            grad = table.weight.grad
+            assert grad is not None and grad.is_coalesced()
+            assert grad.indices()[0].tolist() == sorted(rows)
+            expected = torch.tensor([rows[row] for row in sorted(rows)]) / world_size
+            assert grad.values().eq(expected[:, None].to(grad.dtype)).all()
+            assert_same_on_all_ranks([grad])
+        for entry in state.report().as_dict()["parameters"]:
+            if entry["name"].startswith("tables"):
+                i = int(entry["name"].split(".")[1])
+                assert entry["block"] == 4 + i and entry["plan"] == "owner"
+    return counts
+
+
+def test_tables_that_follow_one_another_travel_together(ranks: Ranks) -> None:
+    for counts in ranks.run(2, train_tables, [torch.float32] * 6, 5):
+        assert counts[0] >= 6 * 4  # header, lists, rows to owners, results
+        # The tables come behind the dense layer, or around it; that one has a header and rows, too.
+        assert max(counts[2:]) <= 2 * 4 + 3
+
+
+def test_tables_of_other_dtypes_travel_apart(ranks: Ranks) -> None:
+    dtypes = [torch.float32, torch.float32, torch.float64, torch.float64, torch.bfloat16]
+    for counts in ranks.run(4, train_tables, dtypes, 4):
+        assert 3 * 4 <= max(counts[2:]) <= 4 * 4 + 3
+
+
+def flush_without_a_follower() -> None:
+    ddp = DistributedDataParallel(Tables([torch.float32] * 2))
+    state = s2reducer.register(ddp, plan="gather")
+    for _ in range(3):
+        ddp(torch.tensor([1, 2]), [0, 1]).backward()
+    # As if another bucket had come after each of them: the callback of the backward pass sends.
+    for layout in state._layouts._layouts.values():
+        layout.memory.followed = True
+    original = type(state._sender).send
+    type(state._sender).send = lambda self, job, place, last: original(self, job, place, False)
+    try:
+        ddp.zero_grad()
+        ddp(torch.tensor([1, 2]), [0, 1]).backward()
+    finally:
+        type(state._sender).send = original
+    for i, table in enumerate(ddp.module.tables):
+        assert table.weight.grad.coalesce().values().eq(i + 1).all()
+
+
+def test_the_end_of_the_backward_pass_sends_what_waits(ranks: Ranks) -> None:
+    ranks.run(2, flush_without_a_follower)

@@ -31,7 +31,9 @@ FILES += ["setup.py", ".clang-format", ".gitignore"]
 BUILT = shutil.ignore_patterns("__pycache__", "build*", "*.so", "*.o", "*.a", "*.pyc", ".*_cache")
 
 
-def run(command: Sequence[object], cwd: Path, ok: bool = True, **env: str) -> str:
+def run(
+    command: Sequence[object], cwd: Path, ok: bool = True, seconds: float = 600, **env: str
+) -> str:
     """What the command printed. PYTHONPATH goes, so that the folder `cwd` alone decides."""
     inherited = {name: os.environ[name] for name in os.environ if name != "PYTHONPATH"}
     done = subprocess.run(
@@ -41,7 +43,7 @@ def run(command: Sequence[object], cwd: Path, ok: bool = True, **env: str) -> st
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=600,
+        timeout=seconds,
     )
     assert (done.returncode == 0) == ok, f"{command} returned {done.returncode}:\n{done.stdout}"
     return done.stdout
@@ -181,7 +183,7 @@ def test_wheel_passes_the_fast_tests_in_a_new_environment(
     paths = run([python, "-c", "import sys; print(*sys.path, sep='\\n')"], elsewhere).splitlines()
     assert not any(path.endswith("site-packages") for path in paths if str(tmp_path) not in path)
     assert tmp_path / "environment" in where_installed(python, elsewhere).parents
-    printed = run([python, "-m", "pytest", "-x", "-m", "not slow"], elsewhere)
+    printed = run([python, "-m", "pytest", "-x", "-m", "not slow"], elsewhere, seconds=900)
     passed = re.search(r"(\d+) passed", printed)
     assert passed and int(passed[1]) > 400, printed
 

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: MIT
+"""The two stages of COO gradients, of one table or of several that travel together.
+
+They never go dense: nothing of a table's length is allocated.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from s2reducer import ops
+from s2reducer.exchange import Header, identity
+from s2reducer.job import Job
+from s2reducer.plans.choice import choose, costs, dense_cost
+from s2reducer.rows import coalesced, gather_rows, spread, table_of
+from s2reducer.segments import layout_of
+from s2reducer.stages import Problem, allowed, sparse_stage
+from s2reducer.transport import Transport
+
+
+def rows_stage(job: Job, transport: Transport) -> Callable[[Transport], list[Tensor]]:
+    """The first stage of ``job.tables``; the second gives their coalesced sums, divided."""
+    job.plan, job.round = job.config.plan, "index"
+    chooser, memory, dtype = job.chooser, job.layout.memory, job.tables[0].dtype
+    tables = [table_of(tensor) for tensor in job.tables]
+    own = [coalesced(tensor, table) for tensor, table in zip(job.tables, tables, strict=True)]
+    rows, values = ([part[i] for part in own] for i in (0, 1))
+    header = Header(
+        identity(job.layout, dtype),
+        job.step,
+        live=sum(map(len, rows)),
+        figures=tuple(chooser.words()),
+    )
+    unions, index, headers = gather_rows(transport, tables, rows, header)
+    chooser.learn(job.step, headers.figures)
+    job.counts = (index.counts[transport.rank], index.union_counts)
+
+    buffer, segments = spread(values, index, transport.rank)
+    problem = Problem(buffer, layout_of(segments, job.layout.records), index)
+    candidates = allowed(costs(problem.layout, index, dtype), job.config, ("union",))
+    dense = dense_cost(job.layout.numel, dtype, index.world_size)
+    choice = choose(candidates, dense, memory.plan, chooser.constants)
+    chooser.note(job.step, job.layout.describe(), memory.plan, choice)
+    memory.plan = choice.plan
+    if choice.plan == "union":  # which adds what this rank does not have, too
+        ops.blocks_clear_dead(index.bitmaps[transport.rank], segments, buffer, parallel=False)
+    stage = sparse_stage(job, transport, problem, choice, [True] * len(tables))
+
+    def result(transport: Transport) -> list[Tensor]:
+        stage(transport)
+        parts = torch.split_with_sizes(buffer, segments[:, 1].tolist())
+        return [
+            table.tensor(union, part)
+            for table, union, part in zip(tables, unions, parts, strict=True)
+        ]
+
+    return result

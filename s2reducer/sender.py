@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: MIT
+"""The ways that a bucket can go, and its result, which comes later."""
+
+import itertools
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.futures import Future
+
+from s2reducer.constants import FLOOR_NBYTES, Cost
+from s2reducer.engine import Engine, engine_of
+from s2reducer.errors import Disagreement, S2Error
+from s2reducer.job import Job, Part
+from s2reducer.ledger import Ledger
+from s2reducer.plans.choice import dense_cost
+from s2reducer.plans.dense import begin_dense, begin_sparse_tensor
+from s2reducer.plans.union import WIRE_DTYPES
+from s2reducer.replicas import ReplicaCheck
+from s2reducer.report import dtype_name
+from s2reducer.row_stages import rows_stage
+from s2reducer.rows import table_of
+from s2reducer.segments import LayoutCache
+from s2reducer.stages import blocks_stage, scan
+from s2reducer.transport import SPARSE_DEVICES
+from s2reducer.worker import Outcome
+
+# COO gradients travel together up to this many: enough for the tables of a recommendation model.
+_MOST_TABLES = 64
+
+
+class Sender:
+    """Sends the buckets of one state.
+
+    COO gradients come one table a bucket, and each would take all the rounds of one.  So those that
+    follow one another wait for the last of them and travel as one.  Whether a bucket waits is known
+    on all ranks alike: it does if another came after it in its last step.
+
+    Args:
+        layouts, ledger, replicas: of the state.
+        fail: gives the error to raise; see ``S2State``.
+    """
+
+    def __init__(
+        self,
+        layouts: LayoutCache,
+        ledger: Ledger,
+        replicas: ReplicaCheck,
+        fail: Callable[[Exception, Job | None, int], S2Error],
+    ) -> None:
+        self._layouts = layouts
+        self._ledger = ledger
+        self._replicas = replicas
+        self._fail = fail
+        self._engine: Engine | None = None
+        self._waiting: list[tuple[Job, Future[Outcome[Tensor]]]] = []
+
+    def send(self, job: Job, place: int, last: bool) -> Future[Tensor]:
+        """Sends the bucket number ``place`` of its step, which may be known to be the last."""
+        begun = time.perf_counter()
+        self._ledger.bucket_begun(job)
+        reason = _dense_reason(job)
+        joins = reason is None and job.buffer.is_sparse
+        if self._waiting and not (joins and job.buffer.dtype == self._waiting[0][0].buffer.dtype):
+            self.flush()
+        if reason is not None:
+            return self._send_from_hook(job, reason, place, begun)
+        if self._engine is None:
+            job.round = "making process groups"
+            self._engine = engine_of(job.transport.group, job.buffer.device)
+        job.plan = job.config.plan
+        if not joins:
+            return self._scan(job, place, begun)
+        waits = job.layout.memory.followed and not last
+        return self._send_rows(job, waits, place, begun)
+
+    def give_up(self, error: Exception) -> None:
+        """After an error in the hook's body that this rank may have alone."""
+        if self._engine is not None and not isinstance(error, Disagreement):
+            self._engine.give_up(error)
+
+    def flush(self) -> None:
+        """Sends the tables that wait."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        assert self._engine is not None
+        first = waiting[0][0]
+        layout = self._layouts.group([job.layout for job, _ in waiting])
+        group = Job(
+            buffer=first.buffer,
+            tables=[job.buffer for job, _ in waiting],
+            layout=layout,
+            compared=layout,
+            config=first.config,
+            transport=first.transport,
+            chooser=first.chooser,
+            step=first.step,
+            divisor=first.divisor,
+        )
+
+        def hand_out(future: Future[Outcome[list[Tensor]]]) -> None:
+            outcome = future.value()
+            for number, (job, table) in enumerate(waiting):
+                job.parts = group.parts
+                result = outcome.result[number] if outcome.result else None
+                table.set_result(Outcome(result, outcome.error))
+
+        self._engine.submit(group, partial(rows_stage, group), self._lanes_done).then(hand_out)
+
+    # --------------------------------------------------------------------------------------------
+    # The three ways
+    # --------------------------------------------------------------------------------------------
+
+    def _send_from_hook(self, job: Job, reason: str, place: int, begun: float) -> Future[Tensor]:
+        """One AllReduce on the user's group, or none where nothing can change."""
+        buffer, transport = job.buffer, job.transport
+        sent_before = transport.bytes_sent
+        job.plan, job.round = "dense", "AllReduce"
+        pending: Future[Any] | None = None
+        if transport.world_size == 1 or buffer.numel() == 0:
+            job.plan = "none"
+            job.buffer = buffer.coalesce() if buffer.is_sparse else buffer
+        elif buffer.is_sparse:
+            job.buffer = buffer.coalesce()
+            pending = begin_sparse_tensor(job.buffer, transport, job.divisor)
+        else:
+            pending = begin_dense(buffer, transport, job.divisor)
+        cost = Cost()
+        if pending:
+            job.dense_nbytes = transport.bytes_sent - sent_before
+            cost = dense_cost(buffer.numel(), buffer.dtype, transport.world_size)
+        part = Part(job.plan, reason, job.layout.records, job.dense_nbytes, cost)
+        self._ledger.sent_from_hook(job, part)
+        return self._finish_later(job, [pending] if pending else [], [job.plan], place, begun)
+
+    def _scan(self, job: Job, place: int, begun: float) -> Future[Tensor]:
+        """Scans the bucket here, while it is still in the caches, and leaves the rest to others."""
+        assert self._engine is not None
+        scan(job)
+        dense = self._begin_segments_that_stay_dense(job)
+        lanes = self._engine.submit(job, partial(blocks_stage, job), self._lanes_done)
+        return self._finish_later(job, [lanes, *dense], ["dense"] if dense else [], place, begun)
+
+    def _send_rows(self, job: Job, waits: bool, place: int, begun: float) -> Future[Tensor]:
+        table = table_of(job.buffer)
+        job.layout.records[0].set_blocks(table.width, table.nrows)
+        future: Future[Outcome[Tensor]] = Future()
+        result = self._finish_later(job, [future], [], place, begun)
+        self._waiting.append((job, future))
+        if not waits or len(self._waiting) == _MOST_TABLES:
+            self.flush()
+        elif len(self._waiting) == 1:
+            # Should this time none follow: before DDP's own callback, which waits for all buckets.
+            # Outside of a backward pass, as under join(), buckets come in their full order.
+            with suppress(RuntimeError):
+                engine = torch.autograd.Variable._execution_engine
+                engine.queue_callback(self.flush)
+        return result
+
+    def _lanes_done(self, job: Job, error: Exception | None) -> Exception | None:
+        if error is not None:
+            # As in _finish_later(), what travels outside the lanes goes on to the step's end.
+            return self._fail(error, job, job.step + 1)
+        self._ledger.sent_from_lanes(job)
+        return None
+
+    def _begin_segments_that_stay_dense(self, job: Job) -> list[Future[Any]]:
+        """Their AllReduces, on the user's group, beside what the lanes do."""
+        if job.compared is job.layout:
+            return []
+        compared = set(map(id, job.compared.records))
+        dense = [id(record) not in compared for record in job.layout.records]
+        sent_before = job.transport.bytes_sent
+        futures = [
+            begin_dense(job.buffer[begin:end], job.transport, job.divisor)
+            for begin, end in job.layout.ranges(dense)
+        ]
+        numel = job.layout.numel - job.compared.numel
+        cost = dense_cost(numel, job.buffer.dtype, job.transport.world_size)
+        records = list(itertools.compress(job.layout.records, dense))
+        nbytes = job.transport.bytes_sent - sent_before
+        self._ledger.sent_from_hook(job, Part("dense", "stays dense", records, nbytes, cost))
+        return futures
+
+    def _finish_later(
+        self,
+        job: Job,
+        pending: list[Future[Any]],
+        plans: list[str],
+        place: int,
+        begun: float,
+    ) -> Future[Tensor]:
+        """The bucket's result, once all that is pending is done; it waits for nothing.
+
+        What comes from the lanes is the bucket's result; AllReduces work in place.
+        """
+
+        def finish(futures: list[Future[Any]]) -> Tensor:
+            try:
+                result = job.buffer
+                for future in futures:
+                    value = future.value()  # raises what a collective raised
+                    if isinstance(value, Outcome):
+                        result = value.unwrap()
+                if self._replicas.wants(job.step):
+                    self._replicas.take(job.step, place, job.layout, result)
+            except S2Error:
+                raise
+            except Exception as error:
+                # The rest of this step goes on, and DDP raises at its end: whether this comes
+                # before or after the next bucket's collectives differs between ranks, and who left
+                # them out would leave the others waiting.
+                raise self._fail(error, job, job.step + 1) from error
+            used = dict.fromkeys([*plans, *(part.plan for part in job.parts)])
+            self._ledger.bucket_done(used, begun)
+            if job.warm and job.dense_nbytes:
+                job.chooser.meter.dense(job.dense_nbytes, begun, time.perf_counter())
+            return result
+
+        if len(pending) == 1:
+            return pending[0].then(lambda future: finish([future]))
+        if pending:
+            return torch.futures.collect_all(pending).then(lambda all_: finish(all_.value()))
+        result = finish([])
+        # A future of a CUDA tensor has to know the device, or DDP would not wait for its stream.
+        done: Future[Tensor] = Future(devices=[result.device] if result.is_cuda else None)
+        done.set_result(result)
+        return done
+
+
+def _dense_reason(job: Job) -> str | None:
+    """Why the bucket does not go through the lanes; else sets what is compared there.
+
+    By what all ranks share: the kind of the bucket, the settings and the step.
+    """
+    buffer, config, chooser = job.buffer, job.config, job.chooser
+    if job.transport.world_size == 1:
+        return "one rank"
+    if buffer.numel() == 0:
+        return "no elements"
+    if buffer.device.type not in SPARSE_DEVICES:
+        return f"on {buffer.device.type}, where only dense is supported"
+    if buffer.dtype not in WIRE_DTYPES:
+        return f"{dtype_name(buffer.dtype)}, for which only dense is supported"
+    if config.plan == "dense":
+        return "as set"
+    if buffer.is_sparse:
+        return None
+    if not chooser.adapts:
+        return None
+    if chooser.is_dense(job.step):
+        return "a step that shows what dense takes"
+    kept = [True] * len(job.layout.records)
+    if not chooser.probes(job.step):
+        kept = [not record.stays_dense for record in job.layout.records]
+    numels = zip(job.layout.segments[:, 1].tolist(), kept, strict=True)
+    nbytes = buffer.element_size() * sum(numel for numel, keep in numels if keep)
+    if buffer.nbytes < FLOOR_NBYTES:
+        return f"bucket below {FLOOR_NBYTES // 1024} KiB"
+    if nbytes < FLOOR_NBYTES:
+        return "stays dense"
+    job.compared = job.layout.part(kept)
+    return None
