@@ -114,11 +114,14 @@ def trainers_of(name: str, methods: Sequence[str]) -> dict[str, tuple[Trainer, s
     return made
 
 
-def measure_task(name: str, methods: Sequence[str], turns: int, warm_up: int) -> list[Record]:
+def measure_task(name: str, methods: Sequence[str], turns: int, learn: int) -> list[Record]:
     kind = os.environ["NETLAB_KIND"]
     trainers = trainers_of(name, methods)
     steps = {method: trainer.step_of(hook) for method, (trainer, hook) in trainers.items()}
-    samples = interleave(steps, turns, warm_up)
+    for method, step in steps.items():
+        for _ in range(learn if method.endswith("auto") else 0):
+            step()
+    samples = interleave(steps, turns)
     records = []
     for method, step in steps.items():
         traffic = traffic_of(step, kind)
@@ -162,7 +165,7 @@ def measure(settings: Settings) -> list[Record]:
         methods = settings["methods"]
         if name.startswith("resnet"):
             methods = [method for method in methods if method in DENSE_ONLY]
-        records += measure_task(name, methods, settings["turns"], settings["warm_up"])
+        records += measure_task(name, methods, settings["turns"], settings["learn"])
         say(name)
     return records
 
@@ -233,7 +236,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rates", type=netlab.rate_argument, nargs="+", default=["1gbit"])
     parser.add_argument("--turns", type=int)
     parser.add_argument(
-        "--warm-up", type=int, default=3, help="turns before; `auto` learns its costs in 64 steps"
+        "--learn", type=int, default=66, help="steps of `auto` before; it learns its costs in 64"
     )
     parser.add_argument("--out", type=Path, default=RESULTS / "training", help="without suffix")
     parser.add_argument("--order", type=Path, help=argparse.SUPPRESS)
@@ -255,7 +258,7 @@ def main() -> None:
     options = parse_arguments()
     if options.order is not None:
         measure_here(options.order, measure)
-    names = ("models", "methods", "turns", "warm_up")
+    names = ("models", "methods", "turns", "learn")
     settings = {name: getattr(options, name) for name in names}
     records: list[Record] = []
     for rate in options.rates:

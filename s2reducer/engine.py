@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
 """From a bucket to its mean through two lanes: indices in one, values in the other."""
 
+import atexit
+import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable
@@ -33,6 +36,7 @@ class Engine:
         self._index_lane = Lane("s2reducer-index", self)
         self._values_lane = Lane("s2reducer-values", self)
         self._failure: Exception | None = None
+        _at_work.add(self)
 
     def submit(
         self,
@@ -83,6 +87,13 @@ class Engine:
             traceback.clear_frames(error.__traceback__)  # they refer to the group that is to go
             self.close()
 
+    def finish(self, deadline: float) -> None:
+        """Waits until the lanes are idle; not beyond this time of ``time.monotonic()``."""
+        for lane in (self._index_lane, self._values_lane):
+            idle = threading.Event()
+            lane.put(idle.set)
+            idle.wait(max(0.0, deadline - time.monotonic()))
+
     def _attempt(self, action: Callable[[], Result]) -> Outcome[Result]:
         """Nothing is tried after a failure: ranks may have gone different ways."""
         outcome = attempt(action) if self._failure is None else Outcome[Result]()
@@ -99,6 +110,23 @@ class Engine:
 # The engines of the process groups that are in use.  A process group belongs to a process as this
 # module does, and goes with the last that refers to it.
 _engines: "weakref.WeakKeyDictionary[dist.ProcessGroup, Engine]" = weakref.WeakKeyDictionary()
+
+# All engines, also those whose process group is gone.
+_at_work: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+
+# How long an exit waits for lanes: more than what they do takes, unless they wait for a peer.
+_EXIT_SECONDS = 2.0
+
+
+@atexit.register
+def _finish_all() -> None:
+    """Before the interpreter ends: a thread that comes back from torch after that aborts.
+
+    One that waits for a peer which never comes does not come back, and ends with the process.
+    """
+    deadline = time.monotonic() + _EXIT_SECONDS
+    for engine in list(_at_work):
+        engine.finish(deadline)
 
 
 def engine_of(group: dist.ProcessGroup, device: torch.device) -> Engine:

@@ -3,7 +3,6 @@
 
 import itertools
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from torch.futures import Future
 from s2reducer.constants import FLOOR_NBYTES, Cost
 from s2reducer.engine import Engine, engine_of
 from s2reducer.errors import Disagreement, S2Error
+from s2reducer.failure import Failure
 from s2reducer.job import Job, Part
 from s2reducer.ledger import Ledger
 from s2reducer.plans.choice import dense_cost
@@ -41,8 +41,8 @@ class Sender:
     on all ranks alike: it does if another came after it in its last step.
 
     Args:
-        layouts, ledger, replicas: of the state.
-        fail: gives the error to raise; see ``S2State``.
+        layouts, ledger, replicas, failure: of the state, which is not referred to itself: a cycle
+            would keep threads and process groups until the garbage collector comes by.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Sender:
         layouts: LayoutCache,
         ledger: Ledger,
         replicas: ReplicaCheck,
-        fail: Callable[[Exception, Job | None, int], S2Error],
+        failure: Failure,
     ) -> None:
         self._layouts = layouts
         self._ledger = ledger
         self._replicas = replicas
-        self._fail = fail
+        self._failure = failure
         self._engine: Engine | None = None
         self._waiting: list[tuple[Job, Future[Outcome[Tensor]]]] = []
 
@@ -165,7 +165,7 @@ class Sender:
     def _lanes_done(self, job: Job, error: Exception | None) -> Exception | None:
         if error is not None:
             # As in _finish_later(), what travels outside the lanes goes on to the step's end.
-            return self._fail(error, job, job.step + 1)
+            return self._failure.report(error, job, job.step + 1)
         self._ledger.sent_from_lanes(job)
         return None
 
@@ -215,7 +215,7 @@ class Sender:
                 # The rest of this step goes on, and DDP raises at its end: whether this comes
                 # before or after the next bucket's collectives differs between ranks, and who left
                 # them out would leave the others waiting.
-                raise self._fail(error, job, job.step + 1) from error
+                raise self._failure.report(error, job, job.step + 1) from error
             used = dict.fromkeys([*plans, *(part.plan for part in job.parts)])
             self._ledger.bucket_done(used, begun)
             if job.warm and job.dense_nbytes:

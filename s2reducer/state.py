@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The state of one rank's hook: from a DDP bucket to a job, and back."""
 
-import threading
 import warnings
 from typing import Any
 
@@ -14,8 +13,8 @@ from s2reducer.bucket_order import BucketOrder
 from s2reducer.chooser import Chooser
 from s2reducer.config import Config, first_difference
 from s2reducer.ddp_module import DdpModule
-from s2reducer.errors import S2Error
 from s2reducer.exchange import Header, compare, identity
+from s2reducer.failure import Failure
 from s2reducer.job import Job
 from s2reducer.ledger import Ledger
 from s2reducer.replicas import ReplicaCheck
@@ -86,10 +85,6 @@ class S2State:
     def _begin(self) -> None:
         """What belongs to a process and its model, and is not kept across pickling."""
         config = self.config
-        self.last_error: BaseException | None = None
-        self._refusal: str | None = None
-        self._refused_from = 0  # the first step that is refused
-        self._lock = threading.Lock()
         self._transport: Transport | None = None
         self._layouts = LayoutCache(config.block)
         self._module = DdpModule()
@@ -99,8 +94,13 @@ class S2State:
         self._chooser = Chooser(adapts, learns=not config.deterministic)
         self._ledger = Ledger(self._chooser)
         self._replicas = ReplicaCheck(config.check_every)
-        self._sender = Sender(self._layouts, self._ledger, self._replicas, self._fail)
+        self._failure = Failure()
+        self._sender = Sender(self._layouts, self._ledger, self._replicas, self._failure)
         self._previous: Layout | None = None  # of the bucket before
+
+    @property
+    def last_error(self) -> Exception | None:
+        return self._failure.error
 
     def report(self) -> Report:
         """What this rank has sent since construction, and why."""
@@ -130,24 +130,22 @@ class S2State:
 
     @torch.no_grad()
     def _reduce(self, bucket: Any) -> Future[Tensor]:
-        self._refuse_if_failed()
+        self._failure.refuse(self.step)
         job: Job | None = None
         try:
             layout = self._admit(bucket)
         except Exception as error:
-            raise self._fail(error, None) from error
-        self._refuse_if_failed()  # again: the bucket may have begun the first step that is refused
+            raise self._failure.report(error, self.step) from error
+        self._failure.refuse(
+            self.step
+        )  # again: the bucket may have begun the first step that is refused
         try:
             job = self._job(bucket.buffer(), layout)
             self._compare_with_others(job)
             return self._sender.send(job, self._place, bucket.is_last())
         except Exception as error:
             self._sender.give_up(error)
-            raise self._fail(error, job) from error
-
-    def _refuse_if_failed(self) -> None:
-        if self._refusal is not None and self.step >= self._refused_from:
-            raise S2Error(f"this S2State has failed before: {self._refusal}")
+            raise self._failure.report(error, job or self.step) from error
 
     def _admit(self, bucket: Any) -> Layout:
         """Checks what DDP handed over, counts the step, and gives the bucket's layout."""
@@ -222,18 +220,6 @@ class S2State:
             job.round = "comparison of the ranks' buckets"
             compare(transport, Header(identity(job.layout, job.buffer.dtype), job.step), device)
             job.layout.memory.compared = True
-
-    def _fail(self, error: Exception, job: Job | None, refused_from: int = 0) -> S2Error:
-        """The error to raise; from step ``refused_from`` on the state refuses to work."""
-        where = f"step {self.step}"
-        if job is not None:
-            where = f"step {job.step}, {job.layout.describe()}, plan {job.plan}, {job.round}"
-        raised = S2Error(f"{where}: {error}")
-        with self._lock:
-            if self._refusal is None:
-                self._refusal, self.last_error = str(raised), error
-                self._refused_from = refused_from
-        return raised
 
 
 def complex_sentence(label: str) -> str:

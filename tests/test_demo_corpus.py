@@ -63,6 +63,7 @@ def public_folder() -> Iterator[Path]:
 # all that it needs: the other user may not be able to.
 AS_ANOTHER_USER = """
 import os, sys
+import matplotlib, rich  # which the demo only looks for, before it reads
 from s2reducer import cli
 
 def read(path):

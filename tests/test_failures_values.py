@@ -200,7 +200,6 @@ def test_values_that_underflow_are_rounded_and_no_more(ranks: Ranks, plan: str) 
 # ------------------------------------------------------------------------------------------------
 
 
-
 def bf16_wrapper(hook: Any) -> Any:
     """torch refuses its own, by its name, where there is no NCCL."""
     wrapped = default_hooks.bf16_compress_wrapper(hook)
