@@ -98,8 +98,8 @@ def measure(plan: str, dtype: torch.dtype, overlap: bool) -> tuple[int, int, int
     return min(peaks), blocks * WIDTH * dtype.itemsize, blocks
 
 
-# In bytes of the union.
-MOST = {"union": 2.0}
+# In bytes of the union.  ``owner`` widens bfloat16 before it adds.
+MOST = {"owner": {torch.bfloat16: 2.5}, "union": {}}
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -110,7 +110,7 @@ def test_scratch_memory_is_bounded_by_the_union(
 ) -> None:
     for most, union, blocks in ranks.run(4, measure, plan, dtype, overlap):
         index = 5 * (ROWS // 8) + INDEX_NBYTES_A_BLOCK * blocks
-        assert union <= most <= MOST[plan] * union + index + CONSTANT_NBYTES
+        assert union <= most <= MOST[plan].get(dtype, 2.0) * union + index + CONSTANT_NBYTES
 
 
 # ------------------------------------------------------------------------------------------------

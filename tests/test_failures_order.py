@@ -107,7 +107,10 @@ def train_with_delays(plan: str, seed: int) -> tuple[set[str], list[str]]:
     return threads, in_callbacks
 
 
-@pytest.mark.parametrize(("count", "plan"), [(2, "auto"), (2, "union"), (4, "owner")])
+@pytest.mark.parametrize(
+    ("count", "plan"),
+    [(2, "auto"), (2, "union"), pytest.param(4, "owner", marks=pytest.mark.slow)],
+)
 def test_no_callback_issues_a_collective_or_waits(ranks: Ranks, count: int, plan: str) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")

@@ -49,10 +49,11 @@ def test_every_flag(ranks: Ranks, count: int, model: str, flags: str) -> None:
         assert result["contiguous"].count(False) == (6 if model == "layouts" else 0)
 
 
-@pytest.mark.parametrize(
-    ("model", "plan"),
-    [*((model, "auto") for model in MODELS), *(("tables", p) for p in ("owner", "gather", "dense"))],
-)
+OTHER_PLANS = [(model, "auto") for model in MODELS]
+OTHER_PLANS += [("tables", plan) for plan in ("owner", "gather", "dense")]
+
+
+@pytest.mark.parametrize(("model", "plan"), OTHER_PLANS)
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_other_plans(ranks: Ranks, count: int, model: str, plan: str) -> None:
     for result in ranks.run(count, train, model, plan, {}):

@@ -15,8 +15,8 @@ from torch.utils import deterministic
 
 import s2reducer
 from s2reducer import reference
-from s2reducer.segments import block_length, segments_of
 from s2reducer.constants import FLOOR_NBYTES
+from s2reducer.segments import block_length, segments_of
 
 PLANS = ["union", "auto", "dense"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from s2reducer import ops
 from s2reducer.exchange import Index
-from s2reducer.plans.owner import make_plan
+from s2reducer.plans.owner import OwnerPlan, make_plan
 from s2reducer.plans.sums import Sum
 from s2reducer.segments import Layout
 from s2reducer.transport import Transport
@@ -25,13 +25,20 @@ def reduce_gather(
     mine = torch.full((index.positions.numel(),), rank, dtype=torch.int16)
     plan = make_plan(layout, index, mine, rank)
 
-    own_rows = buffer.new_empty(plan.sent_numel[rank])
-    ops.blocks_gather(buffer, layout.segments, plan.sent[rank], own_rows, parallel=False)
     total = Sum(plan.compact, buffer.dtype, divisor)
-    gathered = transport.all_gather_uneven(own_rows, plan.received_numel)
-    for rows, where in zip(gathered, plan.received, strict=True):
-        total.add(rows, where)
-
+    _add_all_rows(total, buffer, layout, plan, transport)
     results = buffer.new_empty(plan.owned_numel[rank])
     total.result(results)
     ops.blocks_scatter(results, layout.segments, plan.owned[rank], buffer, parallel=False)
+
+
+def _add_all_rows(
+    total: Sum, buffer: Tensor, layout: Layout, plan: OwnerPlan, transport: Transport
+) -> None:
+    own_rows = buffer.new_empty(plan.sent_numel[transport.rank])
+    sent = plan.sent[transport.rank]
+    ops.blocks_gather(buffer, layout.segments, sent, own_rows, parallel=False)
+    gathered = transport.all_gather_uneven(own_rows, plan.received_numel)
+    del own_rows
+    for rows, where in zip(gathered, plan.received, strict=True):
+        total.add(rows, where)

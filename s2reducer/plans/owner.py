@@ -78,6 +78,32 @@ def reduce_owner(
 ) -> None:
     """Replaces the union's blocks in ``buffer`` by their sums over the ranks, divided."""
     rank = transport.rank
+    total = _sum_owned(buffer, layout, plan, transport, divisor)
+    results = buffer.new_empty(max(plan.owned_numel))
+    total.result(results[: plan.owned_numel[rank]])
+    del total
+    for peer, part in enumerate(transport.all_gather(results)):
+        rows = part[: plan.owned_numel[peer]]
+        ops.blocks_scatter(rows, layout.segments, plan.owned[peer], buffer, parallel=False)
+
+
+def _sum_owned(
+    buffer: Tensor, layout: Layout, plan: OwnerPlan, transport: Transport, divisor: float
+) -> Sum:
+    """The sums of this rank's blocks; rows are let go of as soon as they have been added."""
+    rank = transport.rank
+    own_rows, incoming = _exchange_rows(buffer, layout, plan, transport)
+    total = Sum(plan.compact, buffer.dtype, divisor)
+    for peer, part in enumerate(incoming):
+        total.add(own_rows if peer == rank else part, plan.received[peer])
+    return total
+
+
+def _exchange_rows(
+    buffer: Tensor, layout: Layout, plan: OwnerPlan, transport: Transport
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """This rank's rows of its own blocks, and the peers' rows of them, by rank."""
+    rank = transport.rank
     away = [0 if peer == rank else numel for peer, numel in enumerate(plan.sent_numel)]
     home = [0 if peer == rank else numel for peer, numel in enumerate(plan.received_numel)]
     outgoing = buffer.new_empty(sum(away))
@@ -85,17 +111,6 @@ def reduce_owner(
     for peer, part in enumerate(torch.split_with_sizes(outgoing, away)):
         rows = own_rows if peer == rank else part
         ops.blocks_gather(buffer, layout.segments, plan.sent[peer], rows, parallel=False)
-
     incoming = buffer.new_empty(sum(home))
     transport.all_to_all(incoming, outgoing, home, away)
-
-    heaviest = max(plan.owned_numel)
-    results = buffer.new_empty(heaviest)
-    total = Sum(plan.compact, buffer.dtype, divisor)
-    for peer, part in enumerate(torch.split_with_sizes(incoming, home)):
-        total.add(own_rows if peer == rank else part, plan.received[peer])
-    total.result(results[: plan.owned_numel[rank]])
-
-    for peer, part in enumerate(transport.all_gather(results)):
-        rows = part[: plan.owned_numel[peer]]
-        ops.blocks_scatter(rows, layout.segments, plan.owned[peer], buffer, parallel=False)
+    return own_rows, torch.split_with_sizes(incoming, home)
