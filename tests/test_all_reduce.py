@@ -171,5 +171,5 @@ def test_wrong_arguments(
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 def test_other_sparse_layouts() -> None:
-    with pytest.raises(TypeError, match="tensor must be dense or COO, but its layout is .*csr"):
+    with pytest.raises(TypeError, match=r"tensor must be dense or COO, but its layout is .*csr"):
         s2reducer.all_reduce(torch.ones(3, 3).to_sparse_csr())
