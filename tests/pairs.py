@@ -40,12 +40,14 @@ class Pair:
         self.plain = DistributedDataParallel(make(), **flags)
         self.hooked = DistributedDataParallel(make(), **flags)
         self.state = S2State(flags.get("process_group"), **(settings or {}))
-        self.buckets: list[tuple[int, tuple[int, ...], int, torch.dtype]] = []
+        # The hook must not refer to this object: a cycle through DDP's C++ is never collected.
+        buckets: list[tuple[int, tuple[int, ...], int, torch.dtype]] = []
+        self.buckets = buckets
 
         def hook(state: S2State, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
             parameters = tuple(map(id, bucket.parameters()))
             buffer = bucket.buffer()
-            self.buckets.append((bucket.index(), parameters, buffer.numel(), buffer.dtype))
+            buckets.append((bucket.index(), parameters, buffer.numel(), buffer.dtype))
             return s2_hook(state, bucket)
 
         self.hooked.register_comm_hook(self.state, wrap(hook))
