@@ -14,7 +14,7 @@ and the heaviest rank, beside the plan's formula:
 
     dense    2 (P-1)/P N b                                    each rank
     gather   (P-1) (I + k b)                                  each rank, by its own k
-    union    2 (P-1)/P K b + the index: OR or lists           each rank
+    union    2 (P-1)/P (K b + bitmap)                         each rank
     owner    (P-1) I + [(sum k - K) + (P-1) K] b / P          the mean; the heaviest as below
     coo      (P-1) k (b + 4/row)                              each rank
     zen      (P-1)/P [k (b + 4/row) + K b + rows / 8]         the mean; also for the heaviest
@@ -110,7 +110,7 @@ def formula(plan: str, point: Point, ranks: int, union: int) -> tuple[float, flo
         "dense": [dense] * ranks,
         "bf16": [dense / 2] * ranks,
         "gather": [(ranks - 1) * (index + count * row) for count in counts],
-        "union": [ring * union * row + min(ring * bitmap, (ranks - 1) * lists)] * ranks,
+        "union": [ring * (union * row + bitmap)] * ranks,
         "coo": [(ranks - 1) * count * (row + 4) for count in counts],
     }
     if plan in each:

@@ -238,7 +238,8 @@ def test_setup_refuses_what_is_too_old(
     }.items():
         (tmp_path / module).mkdir()
         (tmp_path / module / "__init__.py").write_text(f"__version__ = {version!r}\n")
-    (tmp_path / "setuptools/command/build_ext.py").write_text("build_ext = object\n")
+    for name in ("build_clib", "build_ext"):
+        (tmp_path / f"setuptools/command/{name}.py").write_text(f"{name} = object\n")
 
     command = [sys.executable, "-S", "setup.py", "--version"]
     printed = run(command, ROOT, ok=False, PYTHONPATH=str(tmp_path))

@@ -23,6 +23,7 @@ def run_blocks(blocks: list[str]) -> dict[str, object]:
         return DistributedDataParallel(torch.nn.Embedding(4096, 16))
 
     names: dict[str, object] = {"ddp_model": model(), "another_ddp_model": model()}
+    names["gradient"] = torch.ones(5000)
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
         for name in ("ddp_model", "another_ddp_model"):
@@ -31,14 +32,20 @@ def run_blocks(blocks: list[str]) -> dict[str, object]:
             if ddp._comm_hooks:
                 ddp(torch.tensor([3, 1, 4])).sum().backward()
     report = names["state"].report().as_dict()  # type: ignore[attr-defined]
-    return {"steps": report["steps"], "plan": report["parameters"][0]["plan"]}
+    total = names["total"]
+    assert isinstance(total, torch.Tensor)
+    return {
+        "steps": report["steps"],
+        "plan": report["parameters"][0]["plan"],
+        "total": float(total.sum()),
+    }
 
 
 def test_readme_blocks_run(ranks: Ranks) -> None:
     blocks = python_blocks()
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for answer in ranks.run(2, run_blocks, blocks):
-        assert answer == {"steps": 2, "plan": "gather"}
+        assert answer == {"steps": 3, "plan": "gather", "total": 10_000.0}
 
 
 @pytest.mark.parametrize("path", re.findall(r"\]\(([^)#:]+)\)", README.read_text()))
