@@ -25,6 +25,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -32,6 +33,11 @@ from s2reducer.transport import _ALL_GATHER
 
 START_SECONDS = 120.0  # to import torch on a machine that is busy
 CASE_SECONDS = 30.0
+
+
+def world_sizes(*sizes: int) -> list[Any]:
+    """For parametrize(): more than three ranks are left to the whole suite."""
+    return [size if size <= 3 else pytest.param(size, marks=pytest.mark.slow) for size in sizes]
 
 
 class RankFailure(AssertionError):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks, assert_same_on_all_ranks
+from ranks import Ranks, assert_same_on_all_ranks, world_sizes
 from torch import Tensor
 
 import s2reducer
@@ -47,7 +47,7 @@ def reduce(
     assert_same_on_all_ranks([result])
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("world_size", world_sizes(1, 2, 3, 5, 8))
 @pytest.mark.parametrize("plan", ["auto", "dense", "gather", "owner", "union"])
 def test_sums_and_means(ranks: Ranks, plan: str, world_size: int) -> None:
     for shape in [(3000, 32), (), (7,), (0, 5), (2, 3, 4)]:

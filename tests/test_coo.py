@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks, assert_same_on_all_ranks, recorded_collectives
+from ranks import Ranks, assert_same_on_all_ranks, recorded_collectives, world_sizes
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -107,7 +107,7 @@ def train(seed: int, dtype: torch.dtype, counts: list[int], settings: dict[str, 
     return {table["plan"]}
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 5, 8])
+@pytest.mark.parametrize("world_size", world_sizes(2, 3, 5, 8))
 @pytest.mark.parametrize("dtype", WIDE)
 def test_rows_are_summed_exactly(ranks: Ranks, dtype: torch.dtype, world_size: int) -> None:
     ranks.run(world_size, train, SEED, dtype, [60, 1, 20], {"deterministic": True})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Given, Ranks, assert_same_on_all_ranks
+from ranks import Given, Ranks, assert_same_on_all_ranks, world_sizes
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -74,7 +74,7 @@ def train(
     assert plans <= ({"owner", "gather"} if world_size > 1 else {"none"})
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("world_size", world_sizes(1, 2, 3, 4, 5, 8))
 @pytest.mark.parametrize("plan", ["owner", "gather"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sums_are_in_rank_order_and_rounded_once(
@@ -160,7 +160,7 @@ def sent_bytes(seed: int, plan: str, density: float, rows: int, width: int) -> t
 
 
 @pytest.mark.parametrize("density", [0.01, 0.2])
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", world_sizes(2, 4))
 def test_bytes_follow_the_formulas(ranks: Ranks, world_size: int, density: float) -> None:
     rows, width, peers = 20_000, 16, world_size - 1
     index = peers * (rows / 8 + 8 + exchange.HEADER_NBYTES)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from pairs import FLAGS, STEPS, Pair, make_tables
-from ranks import Ranks, assert_same_on_all_ranks
+from ranks import Ranks, assert_same_on_all_ranks, world_sizes
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
@@ -122,20 +122,20 @@ SPARSE = {"owner", "gather", "union"}
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4))
 def test_a_classifier_within_rounding(ranks: Ranks, count: int, flags: str) -> None:
     for plans in ranks.run(count, train_classifier, "auto", FLAGS[flags], False):
         assert plans & SPARSE or count == 1
 
 
 @pytest.mark.parametrize("plan", ["union", "owner"])
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", world_sizes(2, 4))
 def test_other_plans_within_rounding(ranks: Ranks, count: int, plan: str) -> None:
     for plans in ranks.run(count, train_classifier, plan, {}, False):
         assert plans == {plan}
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4))
 def test_accumulated_gradients_within_rounding(ranks: Ranks, count: int) -> None:
     for plans in ranks.run(count, train_classifier, "auto", {}, False, True):
         assert plans & SPARSE or count == 1
@@ -171,6 +171,6 @@ def train_bag() -> None:
     assert pair.state.step == STEPS
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4))
 def test_sparse_embeddings_within_rounding(ranks: Ranks, count: int) -> None:
     ranks.run(count, train_bag)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from pairs import FLAGS, MODELS, STEPS, Pair, given, make_tables
-from ranks import EXACT_UNIT, Given, Ranks
+from ranks import EXACT_UNIT, Given, Ranks, world_sizes
 from torch import Tensor
 
 
@@ -36,7 +36,7 @@ def train(model: str, plan: str, flags: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("flags", FLAGS)
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4))
 def test_every_flag(ranks: Ranks, count: int, model: str, flags: str) -> None:
     for result in ranks.run(count, train, model, "union", FLAGS[flags]):
         assert result["plans"] == ({"union"} if count > 1 else {"none"})
@@ -54,7 +54,7 @@ OTHER_PLANS += [("tables", plan) for plan in ("owner", "gather", "dense")]
 
 
 @pytest.mark.parametrize(("model", "plan"), OTHER_PLANS)
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4))
 def test_other_plans(ranks: Ranks, count: int, model: str, plan: str) -> None:
     for result in ranks.run(count, train, model, plan, {}):
         chosen = {"gather", "owner", "union", "dense"} if plan == "auto" else {plan}
@@ -76,7 +76,7 @@ def accumulate(flags: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("flags", ["default", "gradient_as_bucket_view"])
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4))
 def test_no_sync_accumulates(ranks: Ranks, count: int, flags: str) -> None:
     ranks.run(count, accumulate, FLAGS[flags])
 
@@ -99,7 +99,7 @@ def use_some(skip: bool) -> None:
 
 
 @pytest.mark.parametrize("skip", [False, True])
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4))
 def test_unused_parameters(ranks: Ranks, count: int, skip: bool) -> None:
     ranks.run(count, use_some, skip)
 
@@ -126,7 +126,7 @@ def send_last_elements(block: int | None) -> None:
 
 
 @pytest.mark.parametrize("block", [None, 1, 3, 100])
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4))
 def test_sizes_that_divide_by_nothing(ranks: Ranks, count: int, block: int | None) -> None:
     ranks.run(count, send_last_elements, block)
 
