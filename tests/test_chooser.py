@@ -142,6 +142,7 @@ def train_with_injected_times(steps: int) -> tuple[list[Any], list[tuple[str, st
     return [choices, report["changes"], state._chooser.constants], shared
 
 
+@pytest.mark.slow
 def test_other_timings_on_each_rank_make_the_same_choices(ranks: Ranks) -> None:
     with_ranks = ranks.run(3, train_with_injected_times, 140, seconds=90)
     ranks.close()  # for they believe it still
@@ -197,6 +198,7 @@ def train_mixed(steps: int, falls_at: int) -> dict[int, tuple[list[tuple[str, in
     return steps_seen
 
 
+@pytest.mark.slow
 def test_what_stays_dense_is_not_scanned_until_a_probe_finds_it_sparse(ranks: Ranks) -> None:
     answers = ranks.run(2, train_mixed, 70, 40, seconds=60)
     ranks.close()

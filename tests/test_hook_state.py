@@ -160,6 +160,7 @@ def train_for_long(steps: int) -> tuple[int, ...]:
     return tuple(after - before for before, after in zip(*least, strict=True))
 
 
+@pytest.mark.slow
 def test_memory_is_flat_over_two_hundred_steps(ranks: Ranks) -> None:
     for memory, objects, tensors, layouts in ranks.run(2, train_for_long, 200, seconds=90):
         # DDP alone wanders by some MiB; 4 MiB of gradients, kept in each step, were 600.
