@@ -165,9 +165,11 @@ class Chooser:
         """Whether all buckets of this step go dense."""
         return self.adapts and step % DENSE_EVERY == _DENSE_AT
 
-    def words(self) -> list[int]:
-        """This rank's figures, for a header."""
-        return to_words(self.meter.figures(self.constants)) if self.learns else [0] * NFIGURES
+    def words(self, step: int) -> list[int]:
+        """This rank's figures, for a header; only in the steps in which they are taken."""
+        if not (self.learns and self.probes(step)):
+            return [0] * NFIGURES
+        return to_words(self.meter.figures(self.constants))
 
     def learn(self, step: int, figures: list[list[int]]) -> None:
         """Takes what a header brought from all ranks, if it is time for it."""

@@ -15,14 +15,14 @@ from s2reducer.job import Job
 from s2reducer.plans.choice import choose, costs, dense_cost
 from s2reducer.rows import coalesced, gather_rows, spread, table_of
 from s2reducer.segments import layout_of
-from s2reducer.stages import Problem, allowed, sparse_stage
+from s2reducer.stages import Problem, allowed, remember, sparse_stage
 from s2reducer.transport import Transport
 
 
 def rows_stage(job: Job, transport: Transport) -> Callable[[Transport], list[Tensor]]:
     """The first stage of ``job.tables``; the second gives their coalesced sums, divided."""
     job.plan, job.round = job.config.plan, "index"
-    chooser, memory, dtype = job.chooser, job.layout.memory, job.tables[0].dtype
+    chooser, dtype = job.chooser, job.tables[0].dtype
     tables = [table_of(tensor) for tensor in job.tables]
     own = [coalesced(tensor, table) for tensor, table in zip(job.tables, tables, strict=True)]
     rows, values = ([part[i] for part in own] for i in (0, 1))
@@ -30,7 +30,7 @@ def rows_stage(job: Job, transport: Transport) -> Callable[[Transport], list[Ten
         identity(job.layout, dtype),
         job.step,
         live=sum(map(len, rows)),
-        figures=tuple(chooser.words()),
+        figures=tuple(chooser.words(job.step)),
     )
     unions, index, headers = gather_rows(transport, tables, rows, header)
     chooser.learn(job.step, headers.figures)
@@ -40,9 +40,8 @@ def rows_stage(job: Job, transport: Transport) -> Callable[[Transport], list[Ten
     problem = Problem(buffer, layout_of(segments, job.layout.records), index)
     candidates = allowed(costs(problem.layout, index, dtype), job.config, ("union",))
     dense = dense_cost(job.layout.numel, dtype, index.world_size)
-    choice = choose(candidates, dense, memory.plan, chooser.constants)
-    chooser.note(job.step, job.layout.describe(), memory.plan, choice)
-    memory.plan = choice.plan
+    choice = choose(candidates, dense, job.layout.memory.plan, chooser.constants)
+    remember(job, job.layout, choice)
     if choice.plan == "union":  # which adds what this rank does not have, too
         ops.blocks_clear_dead(index.bitmaps[transport.rank], segments, buffer, parallel=False)
     stage = sparse_stage(job, transport, problem, choice, [True] * len(tables))

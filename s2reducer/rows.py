@@ -4,8 +4,8 @@
 The ranks gather lists of their rows.  From there on the rows of the union, numbered from 0, are a
 problem like any bucket: blocks of one row each, and a bitmap for each rank of those that it has.
 Several tables travel as one, so that they take no more rounds than one does.  Nothing has the
-length of a table, and the collectives are all-gathers and all-to-alls of dense
-tensors, which every backend has.
+length of a table, and the collectives are all-gathers and all-to-alls of dense tensors, which every
+backend has.
 """
 
 import math
@@ -160,12 +160,10 @@ def sum_of_integers(tensor: Tensor, transport: Transport) -> Tensor:
     rows, values = table.flat(own.indices()), own.values().view(-1, table.width)
     header = Header(0, 0, live=rows.numel())
     (union,), index, headers = gather_rows(transport, [table], [rows], header)
-    most = max(headers.lives)
-    padded = values.new_zeros(most * table.width)
-    padded[: values.numel()] = values.reshape(-1)
+    sizes = [live * table.width for live in headers.lives]
     total = values.new_zeros(union.numel(), table.width)
-    for rank, gathered in enumerate(transport.all_gather(padded)):
+    for rank, part in enumerate(transport.all_gather_uneven(values.reshape(-1), sizes)):
         positions = torch.empty(headers.lives[rank], dtype=torch.int64)
         ops.bitmap_positions(index.bitmaps[rank], positions)
-        total.index_add_(0, positions, gathered.view(most, table.width)[: positions.numel()])
+        total.index_add_(0, positions, part.view(-1, table.width))
     return table.tensor(union, total)

@@ -13,12 +13,12 @@ from torch.futures import Future
 
 from s2reducer.constants import FLOOR_NBYTES, Cost
 from s2reducer.engine import Engine, engine_of
-from s2reducer.errors import Disagreement, S2Error
+from s2reducer.errors import S2Error
 from s2reducer.failure import Failure
 from s2reducer.job import Job, Part
 from s2reducer.ledger import Ledger
 from s2reducer.plans.choice import dense_cost
-from s2reducer.plans.dense import begin_dense, begin_sparse_tensor
+from s2reducer.plans.dense import begin_dense, begin_ranges, begin_sparse_tensor
 from s2reducer.plans.union import WIRE_DTYPES
 from s2reducer.replicas import ReplicaCheck
 from s2reducer.report import dtype_name
@@ -80,7 +80,7 @@ class Sender:
 
     def give_up(self, error: Exception) -> None:
         """After an error in the hook's body that this rank may have alone."""
-        if self._engine is not None and not isinstance(error, Disagreement):
+        if self._engine is not None:
             self._engine.give_up(error)
 
     def flush(self) -> None:
@@ -176,10 +176,9 @@ class Sender:
         compared = set(map(id, job.compared.records))
         dense = [id(record) not in compared for record in job.layout.records]
         sent_before = job.transport.bytes_sent
-        futures = [
-            begin_dense(job.buffer[begin:end], job.transport, job.divisor)
-            for begin, end in job.layout.ranges(dense)
-        ]
+        ranges = job.layout.ranges(dense)
+        futures: list[Future[Any]] = []
+        futures += begin_ranges(job.buffer, ranges, job.transport, job.divisor)
         numel = job.layout.numel - job.compared.numel
         cost = dense_cost(numel, job.buffer.dtype, job.transport.world_size)
         records = list(itertools.compress(job.layout.records, dense))

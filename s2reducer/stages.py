@@ -19,7 +19,7 @@ from s2reducer.constants import Cost
 from s2reducer.exchange import Index, gather_index, gather_union
 from s2reducer.job import Job, Part
 from s2reducer.plans.choice import Choice, choose, costs, dense_cost, stay_sparse
-from s2reducer.plans.dense import begin_dense
+from s2reducer.plans.dense import begin_ranges
 from s2reducer.plans.gather import reduce_gather
 from s2reducer.plans.owner import choose_owners, make_plan, reduce_owner
 from s2reducer.plans.union import reduce_union
@@ -80,8 +80,7 @@ def blocks_stage(job: Job, transport: Transport) -> Stage:
         choice = choose(candidates, dense, layout.memory.plan, constants)
     if choice.plan == "dense":
         kept = [False] * len(kept)
-    chooser.note(job.step, layout.describe(), layout.memory.plan, choice)
-    layout.memory.plan = choice.plan
+    remember(job, layout, choice)
     for record, keep in zip(layout.records, kept, strict=True):
         record.dense_in_a_row = 0 if keep else record.dense_in_a_row + 1
     if choice.plan == "dense":
@@ -95,7 +94,7 @@ def _gather_index(job: Job, transport: Transport) -> Index:
     if job.config.plan == "union":
         index = gather_union(transport, layout, dtype, job.step, job.bitmap)
     else:
-        words = chooser.words()
+        words = chooser.words(job.step)
         index, headers = gather_index(transport, layout, dtype, job.step, job.bitmap, words)
         chooser.learn(job.step, headers.figures)
     if job.warm:
@@ -136,6 +135,12 @@ def allowed(
     if config.plan == "auto":
         names = EXACT if config.deterministic else (*EXACT, *inexact)
     return {name: cost for name, cost in candidates.items() if name in names}
+
+
+def remember(job: Job, layout: Layout, choice: Choice) -> None:
+    """Keeps a choice for the report and for the next step."""
+    job.chooser.note(job.step, layout.describe(), layout.memory.plan, choice)
+    layout.memory.plan = choice.plan
 
 
 def sparse_stage(
@@ -195,10 +200,7 @@ def _nothing(transport: Transport) -> None:
 def _begin_dense(
     job: Job, transport: Transport, dense: Sequence[bool]
 ) -> list[Future[list[Tensor]]]:
-    return [
-        begin_dense(job.buffer[begin:end], transport, job.divisor)
-        for begin, end in job.compared.ranges(dense)
-    ]
+    return begin_ranges(job.buffer, job.compared.ranges(dense), transport, job.divisor)
 
 
 def _add_parts(

@@ -136,9 +136,8 @@ class S2State:
             layout = self._admit(bucket)
         except Exception as error:
             raise self._failure.report(error, self.step) from error
-        self._failure.refuse(
-            self.step
-        )  # again: the bucket may have begun the first step that is refused
+        # Again: the bucket may have begun the first step that is refused.
+        self._failure.refuse(self.step)
         try:
             job = self._job(bucket.buffer(), layout)
             self._compare_with_others(job)

@@ -247,7 +247,7 @@ def test_the_schedule() -> None:
     assert not any(fixed.is_dense(step) for step in range(600))
     known = [to_words({"round": 2.0})] * 3
     fixed.learn(64, known)
-    assert fixed.constants == Constants() and fixed.words() == [0] * constants.NFIGURES
+    assert fixed.constants == Constants() and fixed.words(64) == [0] * constants.NFIGURES
     auto.learn(63, known)
     assert auto.constants.round == Constants().round
     auto.learn(64, known)

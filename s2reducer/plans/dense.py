@@ -5,6 +5,8 @@ Without a hook DDP multiplies by the reciprocal of the world size while it copie
 bucket, before the AllReduce.  The same here gives the same bits.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,13 @@ def begin_dense(
     if divisor != 1.0:
         buffer.mul_(1.0 / divisor)
     return transport.begin_sum(buffer)
+
+
+def begin_ranges(
+    buffer: Tensor, ranges: Iterable[tuple[int, int]], transport: Transport, divisor: float
+) -> "list[torch.futures.Future[list[Tensor]]]":
+    """The same for parts of a flat ``buffer``, each from a begin to an end."""
+    return [begin_dense(buffer[begin:end], transport, divisor) for begin, end in ranges]
 
 
 def begin_sparse_tensor(
