@@ -35,6 +35,16 @@ def dense_cost(numel: int, dtype: torch.dtype, nranks: int) -> Cost:
     return Cost(rounds=1, dense=2 * (nranks - 1) / nranks * numel * dtype.itemsize)
 
 
+def _owner_cost(most: float, total: float, union: float, nranks: int, width: int) -> Cost:
+    """Of the rounds of ``owner``, for elements live on the rank that has most, on all, on any."""
+    owned = _CAP * union / nranks  # of the rank that owns most
+    # In the mean a rank sends what it has of blocks that others own; the one that has most owns no
+    # more than the rest.
+    rows = max((total - union) / nranks, most - owned)
+    sent, touched = rows + (nranks - 1) * owned, most + total / nranks + union
+    return Cost(rounds=2, wire=sent * width, work=touched * width)
+
+
 def costs(layout: Layout, index: Index, dtype: torch.dtype) -> dict[str, Cost]:
     """The cost of each sparse plan, with the index that dense can do without."""
     nranks = index.world_size
@@ -42,20 +52,12 @@ def costs(layout: Layout, index: Index, dtype: torch.dtype) -> dict[str, Cost]:
     each = (index.counts * layout.blocks).sum(1)
     most, total = int(each.max()), int(each.sum())
     union = layout.packed_numel(index.union_counts)
-
-    owned = min(_CAP * union / nranks, union)  # of the rank that owns most
-    # In the mean a rank sends what it has of blocks that others own; the one that has most owns no
-    # more than the rest.
-    rows = max((total - union) / nranks, most - owned)
     reduced = 2 * (nranks - 1) / nranks * union * wire_width
     found = Cost(rounds=index.rounds, wire=index.nbytes, scan=layout.numel * width)
-
-    def rows_cost(rounds: int, sent: float, touched: float) -> Cost:
-        return found + Cost(rounds=rounds, wire=sent * width, work=touched * width)
-
+    gathered, touched = (nranks - 1) * most * width, (most + total + union) * width
     return {  # among equals the first is taken
-        "owner": rows_cost(2, rows + (nranks - 1) * owned, most + total / nranks + union),
-        "gather": rows_cost(1, (nranks - 1) * most, most + total + union),
+        "owner": found + _owner_cost(most, total, union, nranks, width),
+        "gather": found + Cost(rounds=1, wire=gathered, work=touched),
         "union": found + Cost(rounds=1, dense=reduced, work=2 * union * width),
     }
 
@@ -68,22 +70,22 @@ def stay_sparse(
     One that went dense when it was compared last has to save a margin more; and AllReduces beside
     the sparse rounds have to save what they take themselves.
     """
-    nranks = index.world_size
-    blocks, width = layout.blocks, dtype.itemsize
-    union = index.union_counts * blocks
-    total = index.counts.sum(0) * blocks
-    most = index.counts.amax(0) * blocks
-    rows = torch.maximum((total - union) / nranks, most - _CAP * union / nranks)
-    sent = (rows + (nranks - 1) * _CAP * union / nranks) * width
-    touched = (most + total / nranks + union) * width
-    sparse = (constants.wire * sent + constants.work * touched) * constants.sparse_penalty
-    dense = constants.dense * 2 * (nranks - 1) / nranks * width * layout.segments[:, 1].double()
-    margins = torch.tensor([_MARGIN if r.dense_in_a_row else 1.0 for r in layout.records])
-    kept = sparse <= margins * dense
-    saved = float((sparse - dense)[~kept].sum())
-    if saved <= constants.round * len(list(layout.ranges((~kept).tolist()))):
-        return [True] * len(layout.records)
-    return [bool(keep) for keep in kept]
+    nranks, width = index.world_size, dtype.itemsize
+    live = index.counts * layout.blocks
+    columns = (live.amax(0), live.sum(0), index.union_counts * layout.blocks)
+    elements = zip(*(column.tolist() for column in columns), strict=True)
+    numels = layout.segments[:, 1].tolist()
+    kept, saved = [], 0.0
+    segments = zip(layout.records, numels, elements, strict=True)
+    for record, numel, (most, total, union) in segments:
+        owner = _owner_cost(most, total, union, nranks, width)
+        sparse = constants.wire * owner.wire + constants.work * owner.work
+        sparse *= constants.sparse_penalty
+        dense = constants.dense * dense_cost(numel, dtype, nranks).dense
+        kept.append(sparse <= (_MARGIN if record.dense_in_a_row else 1.0) * dense)
+        saved += 0.0 if kept[-1] else sparse - dense
+    rounds = len(list(layout.ranges([not keep for keep in kept])))
+    return kept if saved > constants.round * rounds else [True] * len(kept)
 
 
 def choose(candidates: dict[str, Cost], dense: Cost, before: str, constants: Constants) -> Choice:
