@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Progress bars with the loss on a terminal; elsewhere one plain line at the end of each run."""
 
-from types import TracebackType
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
@@ -26,12 +24,7 @@ class Progress:
         self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bars.stop()
 
     def step(self, run: str, step: int, loss: float) -> None:
