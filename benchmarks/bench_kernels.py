@@ -14,6 +14,12 @@ speed over the yardstick's, the median over all turns and the quartiles.
 Rows come from memory, as they do behind a backward pass, not from a cache: every turn names other
 rows, and together the turns touch all of the bucket before any row comes again.  The copies go
 through the bucket in the same way, at another place of it.
+
+The row sums are what an owner of blocks does: zeros in float64, the rows of four ranks added to
+them one after another, each rank having a random half of the blocks, and one division and rounding.
+GB/s counts all bytes that this reads or writes: 4 of an element of a rank's rows, 16 of the sum
+that it is added to; of each sum 8 to clear it, 8 to read it and 4 for the result.  A read of as
+many bytes and a copy that reads half as many and writes the other half stand beside it.
 """
 
 import argparse
@@ -29,6 +35,8 @@ from s2reducer import _C
 OPS = torch.ops.s2reducer
 FLOAT_NBYTES = 4
 DENSITIES = (0.01, 0.1)
+SUMMED_RANKS = 4
+SUMMED_ROWS = (64, 512)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -139,6 +147,46 @@ def move_rows(
     return packed.nbytes, result
 
 
+def sum_rows(values: torch.Tensor, block: int, turns: int) -> tuple[int, dict[str, Pair]]:
+    """Sums of as many rows as the bucket holds, and the bytes that they touch."""
+    count = values.numel() // SUMMED_RANKS // block
+    nblocks = 2 * count
+    values.copy_(torch.arange(values.numel()).remainder_(1 << 20))
+    bucket = values[: SUMMED_RANKS * count * block]
+    rows = bucket.split(count * block)
+    generator = torch.Generator().manual_seed(0)
+    where = [torch.randperm(nblocks, generator=generator)[:count].sort().values for _ in rows]
+    total = torch.empty(nblocks * block, dtype=torch.float64)  # has the bytes of the bucket
+    result = torch.empty(nblocks * block)
+    segments = one_segment(total.numel(), block)
+    nbytes = 20 * SUMMED_RANKS * count * block + 20 * total.numel()
+
+    def sums(_: int) -> None:
+        total.zero_()
+        for packed, positions in zip(rows, where, strict=True):
+            OPS.blocks_add(packed, segments, positions, total)
+        OPS.values_convert(total, result, float(SUMMED_RANKS))
+
+    def in_pieces(call: Callable[[torch.Tensor], object], numel: int) -> None:
+        for begin in range(0, numel, bucket.numel()):
+            call(bucket[: numel - begin])
+
+    sums(0)
+    expected = torch.zeros(nblocks, block, dtype=torch.float64)
+    for packed, positions in zip(rows, where, strict=True):
+        expected.index_add_(0, positions, packed.view(-1, block).double())
+    expected /= SUMMED_RANKS
+    assert torch.equal(result.view(-1, block), expected.float()), "the sums are wrong"
+    del expected
+    numel = nbytes // FLOAT_NBYTES
+    return nbytes, measure(
+        sums,
+        turns,
+        read=lambda _: in_pieces(torch.Tensor.sum, numel),
+        copy=lambda _: in_pieces(lambda piece: memcpy(total, piece), numel // 2),
+    )
+
+
 def overhead(call: Callable[[], object], calls: int, turns: int) -> Spread:
     """Seconds of an operator call that has next to nothing to do."""
 
@@ -213,6 +261,11 @@ def main() -> None:
         for name, pairs in kernels.items():
             moves.show(f"{name}, {density:.0%} of rows of {arguments.row}", nbytes, pairs)
 
+    sums = Table({"read": "of a read", "copy": "of a copy"})
+    for block in SUMMED_ROWS:
+        nbytes, pairs = sum_rows(values, block, arguments.turns)
+        sums.show(f"row sums, {SUMMED_RANKS} ranks, rows of {block}", nbytes, pairs)
+
     print()
     overheads = {}
     for name, call in small_calls().items():
@@ -220,8 +273,8 @@ def main() -> None:
         overheads[name] = spread.median * 1e6
         print(f"a call of {name}: {overheads[name]:.2f} microseconds")
     if arguments.json:
-        figures = {"machine": machine(), "scans": scans.rows, "moves": moves.rows}
-        write_json(arguments.json, {**figures, "call_microseconds": overheads})
+        tables = {"scans": scans.rows, "moves": moves.rows, "sums": sums.rows}
+        write_json(arguments.json, {"machine": machine(), **tables, "call_microseconds": overheads})
 
 
 if __name__ == "__main__":

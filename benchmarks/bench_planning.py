@@ -32,7 +32,8 @@ import torch
 from paired import machine, seconds, write_json
 from torch import Tensor
 
-from s2reducer import exchange, ops
+from s2reducer import ops
+from s2reducer.exchange import HEADER_NBYTES, uses_lists
 from s2reducer.segments import Layout, layout_of, segments_of
 
 FLOAT_NBYTES = 4
@@ -94,10 +95,10 @@ class Problem:
         """The form of the index, and what a rank sends of it."""
         nranks, layout = len(self.lives), self.layout
         nbytes = layout.bitmap_nbytes
-        is_list = exchange._form(layout, nranks) == exchange._LIST
-        if is_list:
+        lists = uses_lists(layout, nranks)
+        if lists:
             nbytes = ops.list_nbytes(8 * layout.bitmap_nbytes, max(self.lives))
-        return ("list" if is_list else "bitmap"), (nranks - 1) * (exchange.HEADER_NBYTES + nbytes)
+        return ("list" if lists else "bitmap"), (nranks - 1) * (HEADER_NBYTES + nbytes)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 /*
  * One hash for everything that all ranks must decide alike: which of the ranks that touched a block
  * sums it, and which cell of a sketch it goes to.  Compiled by C, C++ and CUDA compilers, written
- * again in s2reducer/reference.py, and held together by tests/vectors/hash.json.
+ * again in s2reducer/reference.py and reference_sketch.py, and held together by tests/vectors.
  */
 #ifndef S2_HASH_H
 #define S2_HASH_H
@@ -35,6 +35,25 @@ S2_HASH_INLINE uint64_t s2_hash(uint64_t seed, uint64_t number)
 S2_HASH_INLINE uint32_t s2_hash_below(uint64_t hash, uint32_t n)
 {
     return (uint32_t)(((hash >> 32) * n) >> 32);
+}
+
+/* Where a row of a sketch has a block, and with which sign. */
+typedef struct s2_place {
+    uint32_t cell; /* of the row */
+    uint32_t sign; /* the sign bit of a float32, or 0 */
+} s2_place;
+
+/*
+ * `block_hash` is s2_hash(seed, id): one for a block, then one more for each row.  The cell is made
+ * of the upper half and the sign of the lowest bit, so that neither tells of the other.
+ */
+S2_HASH_INLINE s2_place s2_place_of(uint64_t block_hash, uint32_t row, uint32_t width)
+{
+    s2_place place;
+    uint64_t hash = s2_hash(block_hash, row);
+    place.cell = s2_hash_below(hash, width);
+    place.sign = (uint32_t)hash << 31;
+    return place;
 }
 
 #endif /* S2_HASH_H */

@@ -64,6 +64,7 @@ typedef enum s2_status {
     S2_BAD_SIZE,     /* a size is negative, or is not the one that the other arguments imply */
     S2_BAD_POSITION, /* positions do not ascend strictly, or one names no block or row */
     S2_BAD_DIVISOR,  /* a divisor is not a finite number above zero */
+    S2_BAD_SKETCH,   /* a shape breaks a rule of s2_sketch, or two sketches are not of one kind */
     S2_BAD_VARIANT,  /* not one of s2_variant, or not one that this machine can run */
 } s2_status;
 
@@ -228,6 +229,10 @@ s2_status s2_blocks_clear_dead(const s2_layout *layout, const uint8_t *bitmap, i
 s2_status s2_values_convert(const void *src, s2_dtype src_dtype, void *dst, s2_dtype dst_dtype,
                             int64_t numel, double divisor, const s2_executor *executor);
 
+/* Sets *finite to 0 where an element is infinite or a NaN, and to 1 where none is. */
+s2_status s2_values_finite(const void *values, s2_dtype dtype, int64_t numel, int *finite,
+                           const s2_executor *executor);
+
 /* ============================================================================================== */
 /*                                        Position lists                                          */
 /* ============================================================================================== */
@@ -268,15 +273,25 @@ s2_status s2_list_decode(const uint8_t *list, int64_t nbytes, int64_t count, int
  * Step 1.  The candidate for a block is picked, by a hash of its position, among the ranks that
  * touched it.
  *
- * Step 2.  No rank should own more than a cap: numel + floor(numel / 20), for the numel elements of
- * the union, divided by nranks and rounded down, plus 1, and that rounded up to a multiple of the
- * union's longest block.  Taken in the order of their positions, a rank owns its candidates as long
- * as the sum of their lengths is within the cap.
+ * Step 2.  No rank should own more than its cap.  That is an even share of the numel elements of the
+ * union and a twentieth: floor((numel + floor(numel / 20)) / nranks) + 1.
+ *
+ * But a rank sends what it has, less what it owns, and what it owns to nranks - 1 others; so the
+ * ranks that have most elements may have to own less.  With live elements on a rank, cap(level) is
+ * floor((level - live) / (nranks - 1)) + 1, or 0 where live is not below the level: what the rank
+ * may own to send about as much as the level.  Let it be the least at which the caps add up to
+ * numel.  With three ranks or more, where
+ *
+ *     most live + (nranks - 2) even share  >  level + floor(level / 10)
+ *
+ * the caps are cap(level) instead.  All are rounded up to multiples of the union's longest block.
+ * Taken in the order of their positions, a rank owns its candidates as long as the sum of their
+ * lengths is within its cap.
  *
  * Step 3.  Blocks left over go to ranks that have room.  Left-over elements and free elements are
  * numbered, in the order of positions and of ranks; a block goes to the rank whose room has the
- * number of its first element.  So no rank owns as much as the cap and one longest block more, or,
- * where all blocks have one length, more than the cap.
+ * number of its first element.  So no rank owns as much as its cap and one longest block more, or,
+ * where all blocks have one length, more than its cap.
  *
  * Steps 2 and 3 are prefix sums, so that a parallel machine can find the same plan.
  *
@@ -398,6 +413,114 @@ s2_status s2_coo_unite(const int64_t *lists, const int64_t *lengths, int64_t nra
  */
 s2_status s2_coo_bitmaps(const int64_t *entries, int64_t n, int64_t nranks, int64_t nunion,
                          uint8_t *bitmaps, int64_t nbytes);
+
+/* ============================================================================================== */
+/*                                            Sketch                                              */
+/* ============================================================================================== */
+
+/*
+ * Count sketches of live blocks.  A table has `rows` rows of `width` cells, and a cell is as long
+ * as a block.  Each block has one cell in every row, and a sign there, by a hash of its id: it is
+ * inserted by adding it, with the sign, to all of them.  So the sum of the ranks' tables is the
+ * table of the sum, and one AllReduce adds up what no rank has to place.  Who knows which blocks
+ * are in it, from the bitmaps, can read the sums:
+ *
+ *   estimated  the median of a block's cells, each with its sign: right as far as the other blocks
+ *              in them cancel.  On average that is the sum; with one row and K blocks of one size
+ *              among `width` cells, the error is sqrt(K / width) of it.
+ *   peeled     a block that is alone in a cell is there to be read.  Taken away from its other
+ *              cells it leaves others alone.  Three rows give back all blocks, as good as always
+ *              for a thousand or more, where the table has 1.3 cells for each; with less than 1.22
+ *              many are stuck, blocks that have no cell to themselves.
+ *
+ * Three blocks of one element, 5, 7 and 9, with the ids 0, 1 and 2, in two rows of three cells,
+ * with the seed 3:
+ *
+ *   row 0        0 |  9 - 7 | -5     so the cells are 0  2 -5
+ *   row 1        0 |  5 - 7 |  9                      0 -2  9
+ *   estimates    5 and -2 for the first block, -2 and 2 for the second, 2 and 9 for the third: of
+ *                two rows the means, 1.5, 0 and 5.5
+ *   peeled       the first and the third are alone in the last cells, and the second is what is
+ *                left in those in the middle: 5, 7, 9
+ *
+ * All functions of this section take `table`, of s2_sketch_numel() elements, cells of one row one
+ * behind the other, rows one behind the other; it is cleared by setting it to zeros.  They take
+ * `ids`, `n` numbers of 0 or more that ascend strictly (S2_BAD_POSITION), such as positions, and
+ * `values`, a block for each, packed.  Everything is FLOAT32; what that adds to blocks' errors is
+ * said where they are peeled.  What is not finite spreads: to all blocks that share a cell with it,
+ * and when peeled to those that share one with these; so s2_values_finite() should see the table
+ * first.  A zero comes out as +0.0, whatever its sign was.
+ *
+ * S2_BAD_SKETCH where the shape breaks a rule:
+ */
+
+#define S2_MAX_SKETCH_ROWS  8
+#define S2_MAX_SKETCH_WIDTH UINT32_MAX
+
+typedef struct s2_sketch {
+    int64_t rows;  /* 1 to S2_MAX_SKETCH_ROWS */
+    int64_t width; /* cells of a row, 1 to S2_MAX_SKETCH_WIDTH */
+    int64_t block; /* elements of a cell, at least 1 */
+    uint64_t seed; /* of the hash; ranks agree on one, and a fresh one has fresh collisions */
+} s2_sketch;
+
+/* Sets *numel to the elements of a table: the product of the shape, at most S2_MAX_NUMEL. */
+s2_status s2_sketch_numel(const s2_sketch *sketch, int64_t *numel);
+
+/* Adds the blocks to the table, or takes them away again, in the order of their ids. */
+s2_status s2_sketch_insert(const s2_sketch *sketch, float *table, const int64_t *ids, int64_t n,
+                           const float *values);
+s2_status s2_sketch_subtract(const s2_sketch *sketch, float *table, const int64_t *ids, int64_t n,
+                             const float *values);
+
+/* table += other_table.  S2_BAD_SKETCH unless both have the same shape and seed. */
+s2_status s2_sketch_merge(const s2_sketch *sketch, float *table, const s2_sketch *other,
+                          const float *other_table);
+
+/*
+ * values = the median of the block's cells, with their signs, element by element.  Of an even
+ * number of rows that is the mean of the two in the middle, halved before they are added; of one
+ * row it is the cell itself.  -0.0 counts as less than +0.0, and a NaN as more than an infinity of
+ * its sign.
+ */
+s2_status s2_sketch_estimate(const s2_sketch *sketch, const float *table, const int64_t *ids,
+                             int64_t n, float *values);
+
+/* Sets *nbytes to the scratch that s2_sketch_peel() needs for `n` blocks, fewer than 2^32. */
+s2_status s2_sketch_scratch_nbytes(const s2_sketch *sketch, int64_t n, int64_t *nbytes);
+
+/*
+ * Reads blocks as long as one is alone.  `ids` must name all blocks that are in the table, and no
+ * others.  The table is the sum of those of `nranks` ranks, 1 to S2_MAX_RANKS, each of which had
+ * some of the blocks.
+ *
+ * In rounds, so that the same values come out of any machine.  A round takes all blocks that are
+ * alone in a cell when it begins, each from the first row where it is.  Then these are subtracted
+ * from their other cells, in the order of their ids, where blocks are left.  The last round is the
+ * one that leaves none to be taken, or is number max_rounds, unless that is 0.
+ *
+ * Sets *ndecoded and *nrounds, and for every block
+ *
+ *   values   the block, or +0.0 where it is stuck
+ *   decoded  1, or 0 where it is stuck
+ *   bounds   how far any of its elements can be from the exact sum; infinite where it is stuck
+ *
+ * The table is used up: cells with stuck blocks hold the sums of these, and others mean nothing.
+ * `scratch` is aligned for uint64_t.
+ *
+ * The bound.  With u = 2^-24, a sum of two is off by u of itself at most.  A cell that began with k
+ * blocks has seen no more than k - 1 additions on the ranks, nranks - 1 between them and k - 1
+ * subtractions, and none gave more than the magnitudes of its blocks together.  So each block of a
+ * largest magnitude m adds at most (2 k + nranks - 3) u m to the error of the cell, the one that is
+ * read from it as well as those that were subtracted; and these bring along their own bound.  What
+ * rounding did where it compounds, u squared, is left out.  Magnitudes are those of the sums: where
+ * ranks cancel each other, their parts may have been larger, and so may the errors, as in any
+ * AllReduce.
+ */
+s2_status s2_sketch_peel(const s2_sketch *sketch, float *table, const int64_t *ids, int64_t n,
+                         int64_t nranks, int64_t max_rounds, float *values, uint8_t *decoded,
+                         float *bounds, void *scratch, int64_t scratch_nbytes, int64_t *ndecoded,
+                         int64_t *nrounds);
 
 /* ============================================================================================== */
 /*                                       Choice of kernels                                        */

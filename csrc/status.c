@@ -18,6 +18,8 @@ const char *s2_status_string(s2_status status)
         return "positions do not ascend strictly, or one of them names no block or row";
     case S2_BAD_DIVISOR:
         return "a divisor is not a finite number above zero";
+    case S2_BAD_SKETCH:
+        return "a sketch has a shape that is not allowed, or another shape or seed than the other";
     case S2_BAD_VARIANT:
         return "a kernel variant is unknown, or this machine cannot run it";
     }

@@ -54,3 +54,46 @@ s2_status s2_values_convert(const void *src, s2_dtype src_dtype, void *dst, s2_d
     s2_run(executor, numel, s2_grain(c.src_width + c.dst_width), convert_range, &c);
     return S2_OK;
 }
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Finite values                                                                                  */
+/* ---------------------------------------------------------------------------------------------- */
+
+struct search {
+    const struct s2_kernels *kernels;
+    const uint8_t *values;
+    int64_t width;     /* bytes of an element */
+    uint64_t exponent; /* its bits within an element */
+    int finite;
+};
+
+static void search_range(void *arg, int64_t begin, int64_t end)
+{
+    struct search *s = arg;
+    const uint8_t *values = s->values + begin * s->width;
+
+    if (!s->kernels->all_finite(values, end - begin, s->width, s->exponent))
+        __atomic_store_n(&s->finite, 0, __ATOMIC_RELAXED);
+}
+
+s2_status s2_values_finite(const void *values, s2_dtype dtype, int64_t numel, int *finite,
+                           const s2_executor *executor)
+{
+    static const uint64_t exponents[] = {[S2_FLOAT32] = UINT64_C(0x7f800000),
+                                         [S2_FLOAT64] = UINT64_C(0x7ff0000000000000),
+                                         [S2_FLOAT16] = UINT64_C(0x7c00),
+                                         [S2_BFLOAT16] = UINT64_C(0x7f80)};
+
+    if (s2_dtype_nbytes(dtype) == 0) return S2_BAD_DTYPE;
+    if (numel < 0 || numel > S2_MAX_NUMEL) return S2_BAD_SIZE;
+    if (s2_is_null(values, numel) || finite == NULL) return S2_NULL_POINTER;
+
+    struct search s = {.kernels = s2_kernels_current(),
+                       .values = values,
+                       .width = s2_dtype_nbytes(dtype),
+                       .exponent = exponents[dtype],
+                       .finite = 1};
+    if (numel != 0) s2_run(executor, numel, s2_grain(s.width), search_range, &s);
+    *finite = s.finite;
+    return S2_OK;
+}

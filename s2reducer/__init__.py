@@ -19,12 +19,26 @@ except ImportError as error:
         f"{_Path(__file__).parent} is a source tree that has not been built, and it hides an "
         "installed s2reducer: run from another directory, or build it in place with `make build`"
     ) from error
+from s2reducer.bitmap import Bitmap
+from s2reducer.count_sketch import CountSketch
 from s2reducer.errors import S2Error
 from s2reducer.functional import all_reduce
 from s2reducer.hook import register, s2_hook
 from s2reducer.report import Report
+from s2reducer.sketch_config import SketchConfig
 from s2reducer.state import S2State
 
 __version__ = _C.version()
 
-__all__ = ["Report", "S2Error", "S2State", "__version__", "all_reduce", "register", "s2_hook"]
+__all__ = [
+    "Bitmap",
+    "CountSketch",
+    "Report",
+    "S2Error",
+    "S2State",
+    "SketchConfig",
+    "__version__",
+    "all_reduce",
+    "register",
+    "s2_hook",
+]

@@ -3,11 +3,12 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from s2reducer import _C
+from s2reducer.sketch_config import SketchConfig
 
-PLANS = ("auto", "dense", "gather", "owner", "union")
+PLANS = ("auto", "dense", "gather", "owner", "sketch", "union")
 
 # Ranks compare their settings before anything else, so the record has a size that no setting and
 # no version of this package changes: it is the first collective, and must match by itself.
@@ -30,6 +31,7 @@ class Config:
         deterministic: results have the same bits whatever the buckets and the run: only ``owner``
             and ``gather`` are used, which sum in one order.
         check_every: steps from one comparison of the ranks' results to the next; 0 for none.
+        sketch: the tables of the plan ``sketch``.
 
     Raises:
         TypeError, ValueError: a setting is not of its kind, or not one of the accepted values.
@@ -40,6 +42,7 @@ class Config:
     seed: int = 0
     deterministic: bool = False
     check_every: int = 0
+    sketch: SketchConfig = field(default_factory=SketchConfig)
 
     def __post_init__(self) -> None:
         if self.plan not in PLANS:
@@ -56,7 +59,7 @@ class Config:
             raise ValueError(f"seed must lie between 0 and 2**64 - 1, but is {self.seed}")
         if not isinstance(self.deterministic, bool):
             raise TypeError(f"deterministic must be True or False, but is {self.deterministic!r}")
-        if self.deterministic and self.plan in ("dense", "union"):
+        if self.deterministic and self.plan in ("dense", "sketch", "union"):
             raise ValueError(
                 f'deterministic=True goes with the plans "auto", "gather" and "owner", but plan is '
                 f"{self.plan!r}"
@@ -66,10 +69,14 @@ class Config:
             raise TypeError(f"check_every must be a whole number, but is {self.check_every!r}")
         if self.check_every < 0:
             raise ValueError(f"check_every must be 0 or more, but is {self.check_every}")
+        if not isinstance(self.sketch, SketchConfig):
+            raise TypeError(f"sketch must be a SketchConfig, but is {self.sketch!r}")
 
     def record(self) -> bytes:
         """The package's version and the settings, in ``RECORD_NBYTES`` bytes."""
-        fields = {"magic": _MAGIC, "version": _C.version(), **asdict(self)}
+        settings = asdict(self)
+        tables = {f"sketch {name}": value for name, value in settings.pop("sketch").items()}
+        fields = {"magic": _MAGIC, "version": _C.version(), **settings, **tables}
         record = json.dumps(fields).encode().ljust(RECORD_NBYTES)
         assert len(record) == RECORD_NBYTES, "the settings have outgrown their record"
         return record

@@ -8,6 +8,7 @@ import traceback
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,7 @@ from torch.futures import Future
 from s2reducer.errors import Disagreement
 from s2reducer.job import Job
 from s2reducer.transport import Transport
-from s2reducer.worker import Lane, Outcome, Result, attempt
+from s2reducer.worker import Begun, Lane, Outcome, Result, attempt
 
 
 class Engine:
@@ -41,12 +42,13 @@ class Engine:
     def submit(
         self,
         job: Job,
-        first: Callable[[Transport], Callable[[Transport], Result]],
+        first: Callable[[Transport], Callable[[Transport], Result] | Begun[Result, Any]],
         done: Callable[[Job, Exception | None], Exception | None],
     ) -> Future[Outcome[Result]]:
         """Begins a reduction; its future is not done yet.
 
-        ``first`` is the stage in the lane of the index, and gives that in the lane of the values.
+        ``first`` is the stage in the lane of the index, and gives that in the lane of the values,
+        or that and the rest of itself.
 
         ``done`` is called on a lane's thread with the job, when it has ended, and the error or
         None; it gives the error to raise.
@@ -63,8 +65,19 @@ class Engine:
             stage = self._attempt(lambda: first(self._index))
             if stage.error is not None:
                 end(Outcome(error=stage.error))
-            else:
-                self._values_lane.put(lambda: run_second(stage.unwrap()))
+                return
+            begun = stage.unwrap()
+            if not isinstance(begun, Begun):
+                self._values_lane.put(lambda: run_second(begun))
+                return
+            rest: Future[Outcome[Any]] = Future()
+            self._values_lane.put(
+                lambda: run_second(lambda values: begun.stage(values, lambda: rest.wait().unwrap()))
+            )
+            outcome = self._attempt(lambda: begun.rest(self._index))
+            rest.set_result(outcome)
+            if outcome.error is not None:
+                self.give_up(outcome.error)
 
         def run_second(stage: Callable[[Transport], Result]) -> None:
             end(self._attempt(lambda: stage(self._values)))
@@ -86,6 +99,8 @@ class Engine:
             self._failure = error
             traceback.clear_frames(error.__traceback__)  # they refer to the group that is to go
             self.close()
+            for lane in (self._index_lane, self._values_lane):
+                lane.end()  # what is put from now on fails at once
 
     def finish(self, deadline: float) -> None:
         """Waits until the lanes are idle; not beyond this time of ``time.monotonic()``."""

@@ -2,9 +2,9 @@
 """The first rounds of a bucket: ranks make sure that they mean the same, and learn who has what.
 
 A header is sixteen int64: magic number, identity of the bucket (its segments, dtype and settings),
-step, form of the index, live blocks, figures that this rank has measured (``constants.py``), and
-zeros.  It shows ranks that disagree before they send each other arrays that do not fit, and gives
-all of them the sizes of what follows.
+step, form of the index, live blocks, flags, figures that this rank has measured
+(``constants.py``), and zeros.  It shows ranks that disagree before they send each other arrays that
+do not fit, and gives all of them the sizes of what follows.
 
 The index of a rank's live blocks has one of two forms:
 
@@ -18,6 +18,8 @@ Which form it will be must be known before the header is sent, so it follows fro
 bucket's last step; the first time a bucket comes, it is a bitmap.
 """
 
+import functools
+import operator
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,7 +38,7 @@ HEADER_WORDS = 16
 HEADER_NBYTES = 8 * HEADER_WORDS
 _MAGIC = int.from_bytes(b"s2reduc2", "little")
 _FIELDS = ("magic number", "segments, dtype or settings", "step", "form of the index")
-_LIVE, _FIGURES = len(_FIELDS), len(_FIELDS) + 1
+_LIVE, _FLAGS, _FIGURES = range(len(_FIELDS), len(_FIELDS) + 3)
 _NO_INDEX, _BITMAP, _LIST = 0, 1, 2
 
 # A list costs a round of its own.  It has to save more than a small round takes: some 100
@@ -48,7 +50,7 @@ _LIST_MUST_SAVE_NBYTES = 16 * 1024
 class Header:
     """What a rank says of its bucket: the first four fields have to be the same on all ranks.
 
-    ``figures`` are ``NFIGURES`` words.
+    ``flags`` are up to 64 bits, ``figures`` are ``NFIGURES`` words.
     """
 
     identity: int
@@ -56,20 +58,23 @@ class Header:
     form: int = _NO_INDEX
     live: int = 0
     figures: tuple[int, ...] = (0,) * NFIGURES
+    flags: int = 0
 
     def tensor(self) -> Tensor:
         """uint8 [HEADER_NBYTES]."""
-        words = [_MAGIC, self.identity, self.step, self.form, self.live, *self.figures]
+        flags = self.flags - ((self.flags >> 63) << 64)  # the same bits with a sign
+        words = [_MAGIC, self.identity, self.step, self.form, self.live, flags, *self.figures]
         words += [0] * (HEADER_WORDS - len(words))
         return torch.tensor(words, dtype=torch.int64).view(torch.uint8)
 
 
 @dataclass(frozen=True)
 class Headers:
-    """Of all ranks, which agree: the live blocks of each, and its figures."""
+    """Of all ranks, which agree: the live blocks of each, its figures, and the OR of the flags."""
 
     lives: list[int]
     figures: list[list[int]]
+    flags: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +138,15 @@ def compare(transport: Transport, header: Header, device: torch.device) -> Heade
     return _agreed(transport.all_gather(header.tensor().to(device)).cpu())
 
 
+def uses_lists(layout: Layout, world_size: int) -> bool:
+    """Whether the bucket's next index will be lists; bitmaps if not."""
+    most_live = layout.memory.most_live
+    if most_live is None:
+        return False
+    list_nbytes = ops.list_nbytes(8 * layout.bitmap_nbytes, most_live)
+    return (world_size - 1) * (layout.bitmap_nbytes - list_nbytes) > _LIST_MUST_SAVE_NBYTES
+
+
 def gather_index(
     transport: Transport,
     layout: Layout,
@@ -149,7 +163,7 @@ def gather_index(
     sent_before = transport.bytes_sent
     counts = torch.empty(len(layout.records), dtype=torch.int64)
     ops.bitmap_count(bitmap, layout.segments, counts)
-    form = _form(layout, transport.world_size)
+    form = _LIST if uses_lists(layout, transport.world_size) else _BITMAP
     header = Header(identity(layout, dtype), step, form, int(counts.sum()), tuple(figures))
 
     if form == _BITMAP:
@@ -200,15 +214,6 @@ def gather_lists(
     return lists
 
 
-def _form(layout: Layout, world_size: int) -> int:
-    most_live = layout.memory.most_live
-    if most_live is None:
-        return _BITMAP
-    lists = ops.list_nbytes(8 * layout.bitmap_nbytes, most_live)
-    saved = (world_size - 1) * (layout.bitmap_nbytes - lists)
-    return _LIST if saved > _LIST_MUST_SAVE_NBYTES else _BITMAP
-
-
 def _gather_lists(transport: Transport, layout: Layout, bitmap: Tensor, lives: list[int]) -> Tensor:
     own = torch.empty(lives[transport.rank], dtype=torch.int64)
     ops.bitmap_positions(bitmap, own)
@@ -230,7 +235,9 @@ def _agreed(headers: Tensor) -> Headers:
                 f"the ranks reduce different buckets: the {name} must be the same, but {listed}"
             )
     return Headers(
-        [row[_LIVE] for row in rows], [row[_FIGURES : _FIGURES + NFIGURES] for row in rows]
+        [row[_LIVE] for row in rows],
+        [row[_FIGURES : _FIGURES + NFIGURES] for row in rows],
+        functools.reduce(operator.or_, (row[_FLAGS] for row in rows)),
     )
 
 

@@ -18,8 +18,10 @@ from s2reducer.report import dtype_name
 from s2reducer.row_stages import rows_stage
 from s2reducer.rows import sum_of_integers
 from s2reducer.segments import layout_of, new_record, segments_of
+from s2reducer.sketch_stages import Union, sketch_rows_stage, sketch_stage
 from s2reducer.stages import Stage, blocks_stage, dense_stage, scan
 from s2reducer.transport import SPARSE_DEVICES, Transport
+from s2reducer.worker import Begun
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 
@@ -117,22 +119,27 @@ def _reduce(
         tables=[buffer] if buffer.is_sparse else [],
     )
 
-    def first(index: Transport) -> Stage:
+    sketch = config.plan == "sketch"
+
+    def first(index: Transport) -> Stage | Begun[Tensor, Union]:
         """The header goes alone: nothing says that ranks have tensors of the same size."""
         job.round = "comparison of the ranks' tensors"
         compare(index, header, buffer.device)
         if buffer.is_sparse and buffer.dtype in _INTEGERS:
             return lambda values: sum_of_integers(buffer, values)
-        if buffer.is_sparse and config.plan == "dense":
-            return lambda values: _as_the_backend_does(buffer, values, job.divisor)
         reason = _dense_reason(buffer, config)
+        if buffer.is_sparse and reason is not None:
+            return lambda values: _as_the_backend_does(buffer, values, job.divisor)
         if reason is not None:
             return dense_stage(job, reason)
-        if buffer.is_sparse:
-            stage = rows_stage(job, index)
-            return lambda values: stage(values)[0]
-        scan(job)
-        return blocks_stage(job, index)
+        if not buffer.is_sparse:
+            scan(job)
+            return sketch_stage(job, index) if sketch else blocks_stage(job, index)
+        if sketch:
+            begun = sketch_rows_stage(job, index)
+            return Begun(lambda values, rest: begun.stage(values, rest)[0], begun.rest)
+        stage = rows_stage(job, index)
+        return lambda values: stage(values)[0]
 
     def done(job: Job, error: Exception | None) -> Exception | None:
         return error and _failed(job, error)
@@ -161,6 +168,8 @@ def _dense_reason(buffer: Tensor, config: Config) -> str | None:
         return "whole numbers"
     if config.plan == "dense":
         return "as set"
+    if config.plan == "sketch" and buffer.dtype == torch.float64:
+        return "float64, for which a sketch has no cells"
     if buffer.is_sparse:
         return None
     if config.plan == "auto" and not config.deterministic and buffer.nbytes < FLOOR_NBYTES:

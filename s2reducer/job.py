@@ -10,6 +10,7 @@ from torch import Tensor
 from s2reducer.chooser import Chooser
 from s2reducer.config import Config
 from s2reducer.constants import Cost
+from s2reducer.residuals import Residuals
 from s2reducer.segments import Layout, ParameterRecord
 from s2reducer.transport import Transport
 
@@ -44,6 +45,7 @@ class Job:
         plan, round: by which it travels, as far as is known, and what is under way; for errors.
         parts: how it has travelled, of what went through the lanes.
         dense_nbytes: of an AllReduce of all of it, begun in the hook's body.
+        residuals: what this rank's parameters owe of steps before.
         counts: live blocks of this rank and of the union, int64 [S] each, of what was compared.
     """
 
@@ -62,7 +64,12 @@ class Job:
     has_negative_zeros: bool = False
     parts: list[Part] = field(default_factory=list)
     dense_nbytes: int = 0
+    residuals: Residuals = field(default_factory=Residuals, repr=False)
     counts: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.buffer.dtype
 
     @property
     def warm(self) -> bool:

@@ -16,10 +16,16 @@ positions
     int64, the numbers of set bits, strictly ascending.
 packed
     the blocks at ``positions``, one behind the other; a short last block is filled up with zeros.
+table
+    of a sketch: float32, contiguous, shape [rows, width, block]; made of zeros, and with a seed of
+    64 bits that all calls on it share.  1 to 8 rows, a width below 2^32.
+ids
+    int64, [n], strictly ascending from 0 or more: the numbers of blocks in a sketch, which with
+    their values, float32, [n, block], are the sketch's packed blocks.
 parallel
     whether torch's threads may be used; False inside callbacks that run on other threads.
 
-All of them write into arguments, and two return a count beside.  A wrong argument raises
+All of them write into arguments, and some return counts beside.  A wrong argument raises
 RuntimeError with one sentence that names it, before anything is written (but ``plan_owners`` and
 ``plan_lists`` may have begun to write).  Arguments that are written must not be part of an autograd
 graph, which is not told of it.
@@ -34,6 +40,11 @@ from torch import Tensor
 from s2reducer import _C as _C  # registers the operators
 
 _ops: Any = torch.ops.s2reducer
+
+
+def _signed(seed: int) -> int:
+    """The same 64 bits as an int64, which is what an operator takes."""
+    return seed - (1 << 64) if seed >> 63 else seed
 
 
 def bitmap_nbytes(segments: Tensor) -> int:
@@ -133,6 +144,13 @@ def values_convert(src: Tensor, dst: Tensor, divisor: float = 1.0, parallel: boo
     _ops.values_convert.default(src, dst, divisor, parallel)
 
 
+def values_finite(values: Tensor, parallel: bool = True) -> bool:
+    """Whether no element of ``values`` is infinite or a NaN."""
+    finite = torch.empty(1, dtype=torch.int64)
+    _ops.values_finite.default(values, finite, parallel)
+    return bool(finite)
+
+
 def list_nbytes(nbits: int, count: int) -> int:
     """Bytes of a list of ``count`` positions below ``nbits``; ``s2.h`` has its layout."""
     if count == 0:
@@ -161,8 +179,7 @@ def plan_owners(
     ``bitmaps`` (uint8, [P, bytes]) are those of all ranks, ``positions`` those of their union; 1 to
     256 ranks.  The rule is in ``s2.h``, and once more in ``reference.py``.
     """
-    signed = seed - (1 << 64) if seed >> 63 else seed  # an operator takes int64
-    _ops.plan_owners.default(bitmaps, segments, positions, signed, owners)
+    _ops.plan_owners.default(bitmaps, segments, positions, _signed(seed), owners)
 
 
 def plan_exchanges(
@@ -254,6 +271,62 @@ def coo_bitmaps(entries: Tensor, nunion: int, bitmaps: Tensor) -> None:
     _ops.coo_bitmaps.default(entries, nunion, bitmaps)
 
 
+def sketch_insert(table: Tensor, seed: int, ids: Tensor, values: Tensor) -> None:
+    """Adds each block of ``values`` to its cell in every row of ``table``, with a sign."""
+    _ops.sketch_insert.default(table, _signed(seed), ids, values)
+
+
+def sketch_subtract(table: Tensor, seed: int, ids: Tensor, values: Tensor) -> None:
+    """Takes the blocks away again."""
+    _ops.sketch_subtract.default(table, _signed(seed), ids, values)
+
+
+def sketch_estimate(table: Tensor, seed: int, ids: Tensor, values: Tensor) -> None:
+    """``values`` becomes the median of each block's cells, element by element."""
+    _ops.sketch_estimate.default(table, _signed(seed), ids, values)
+
+
+def sketch_merge(table: Tensor, seed: int, other: Tensor, other_seed: int) -> None:
+    """``table += other``; raises RuntimeError unless they have the same shape and seed."""
+    _ops.sketch_merge.default(table, _signed(seed), other, _signed(other_seed))
+
+
+def sketch_scratch_nbytes(table: Tensor, n: int) -> int:
+    """Bytes of the scratch for ``sketch_peel``: 16 a cell, 8 a block and 8 for each 64 of them."""
+    rows, width, _ = table.shape
+    return 16 * rows * width + 8 * n + 8 * ((n + 63) // 64)
+
+
+def sketch_peel(
+    table: Tensor,
+    seed: int,
+    ids: Tensor,
+    nranks: int,
+    values: Tensor,
+    decoded: Tensor,
+    bounds: Tensor,
+    scratch: Tensor,
+    max_rounds: int = 0,
+) -> tuple[int, int]:
+    """Reads from ``table``, the sum of ``nranks`` tables, all blocks that can be told apart.
+
+    ``ids`` must name all blocks that are in it.  ``values`` becomes the blocks, or +0.0 where one
+    is stuck, ``decoded`` (bool, [n]) whether it is not, and ``bounds`` (float32, [n]) how far any
+    element of it can be from the exact sum, infinite where it is stuck; ``s2.h`` derives it.
+    ``scratch`` is uint8, of ``sketch_scratch_nbytes``, and begins at a multiple of 8 bytes.
+    ``max_rounds`` of 0 means until no block is alone in a cell.  The table is used up: cells with
+    stuck blocks hold the sums of these, others nothing that means anything.
+
+    Returns how many blocks were decoded, and in how many rounds.
+    """
+    counts = torch.empty(2, dtype=torch.int64)
+    _ops.sketch_peel.default(
+        table, _signed(seed), ids, nranks, max_rounds, values, decoded, bounds, scratch, counts
+    )
+    ndecoded, nrounds = counts.tolist()
+    return ndecoded, nrounds
+
+
 def _writes_into_arguments(*arguments: object) -> None:
     """What every operator looks like to a tracer: no result, and sizes that stay."""
     devices = {argument.device for argument in arguments if isinstance(argument, Tensor)}
@@ -276,6 +349,7 @@ def _register_fakes() -> None:
         "blocks_add",
         "blocks_clear_dead",
         "values_convert",
+        "values_finite",
         "list_encode",
         "list_decode",
         "plan_owners",
@@ -285,6 +359,11 @@ def _register_fakes() -> None:
         "coo_sum",
         "coo_unite",
         "coo_bitmaps",
+        "sketch_insert",
+        "sketch_subtract",
+        "sketch_estimate",
+        "sketch_merge",
+        "sketch_peel",
     ):
         register(f"s2reducer::{name}")(_writes_into_arguments)
 

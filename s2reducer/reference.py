@@ -5,6 +5,7 @@ Nothing here is quick, and nothing of it runs in training.  ``segments`` and the
 those of ``s2reducer/ops.py``.  Every function returns a new result and leaves its arguments alone.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -113,6 +114,22 @@ def hash_below(value: int, n: int) -> int:
     return (value >> 32) * n >> 32
 
 
+def _caps(live: Sequence[int], numel: int) -> list[int]:
+    """What each rank may own, before it is rounded up to whole blocks."""
+    nranks = len(live)
+    share = (numel + numel // 20) // nranks + 1
+    if nranks < 3:
+        return [share] * nranks
+
+    def caps_at(level: int) -> list[int]:
+        return [(level - n) // (nranks - 1) + 1 if n < level else 0 for n in live]
+
+    level = bisect_left(range(2 * numel + nranks), numel, key=lambda level: sum(caps_at(level)))
+    if max(live) + (nranks - 2) * share <= level + level // 10:
+        return [share] * nranks
+    return caps_at(level)
+
+
 def owners(touched: Sequence[Sequence[int]], segments: Tensor, seed: int) -> list[int]:
     """Who sums each block of the union, by the three steps of ``s2.h``.
 
@@ -126,8 +143,8 @@ def owners(touched: Sequence[Sequence[int]], segments: Tensor, seed: int) -> lis
     lengths = {position: block for position, _, block in blocks(segments)}
     union = sorted(ranks_of)
     numel, longest = sum(lengths[p] for p in union), max([lengths[p] for p in union], default=1)
-    share = (numel + numel // 20) // nranks + 1
-    cap = -(-share // longest) * longest
+    live = [sum(lengths[p] for p in where) for where in touched]
+    caps = [-(-cap // longest) * longest for cap in _caps(live, numel)]
 
     result: list[int | None] = []
     candidates, loads = [0] * nranks, [0] * nranks
@@ -135,13 +152,14 @@ def owners(touched: Sequence[Sequence[int]], segments: Tensor, seed: int) -> lis
         those = ranks_of[position]
         candidate = those[hash_below(hash64(seed, position), len(those))]
         candidates[candidate] += lengths[position]
-        if candidates[candidate] <= cap:
+        if candidates[candidate] <= caps[candidate]:
             loads[candidate] = candidates[candidate]
             result.append(candidate)
         else:
             result.append(None)
 
-    room = [rank for rank in range(nranks) for _ in range(cap - loads[rank])]  # by free element
+    # By free element.
+    room = [rank for rank in range(nranks) for _ in range(caps[rank] - loads[rank])]
     at = 0
     for index, position in enumerate(union):
         if result[index] is None:

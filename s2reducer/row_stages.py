@@ -13,7 +13,7 @@ from s2reducer import ops
 from s2reducer.exchange import Header, identity
 from s2reducer.job import Job
 from s2reducer.plans.choice import choose, costs, dense_cost
-from s2reducer.rows import coalesced, gather_rows, spread, table_of
+from s2reducer.rows import coalesced, gather_rows, rows_of, spread, table_of
 from s2reducer.segments import layout_of
 from s2reducer.stages import Problem, allowed, remember, sparse_stage
 from s2reducer.transport import Transport
@@ -24,7 +24,8 @@ def rows_stage(job: Job, transport: Transport) -> Callable[[Transport], list[Ten
     job.plan, job.round = job.config.plan, "index"
     chooser, dtype = job.chooser, job.tables[0].dtype
     tables = [table_of(tensor) for tensor in job.tables]
-    own = [coalesced(tensor, table) for tensor, table in zip(job.tables, tables, strict=True)]
+    pairs = zip(job.tables, tables, strict=True)
+    own = [coalesced(*rows_of(tensor, table), table.nrows) for tensor, table in pairs]
     rows, values = ([part[i] for part in own] for i in (0, 1))
     header = Header(
         identity(job.layout, dtype),

@@ -67,19 +67,23 @@ def table_of(tensor: Tensor) -> Table:
     return Table(size, dims, math.prod(size[:dims]), math.prod(size[dims:]))
 
 
-def coalesced(tensor: Tensor, table: Table) -> tuple[Tensor, Tensor]:
+def rows_of(tensor: Tensor, table: Table) -> tuple[Tensor, Tensor]:
+    """The numbers of a COO tensor's rows, int64 [n], and their values [n, width], as they stand."""
+    values = tensor._values().contiguous().view(-1, table.width)
+    return table.flat(tensor._indices()), values
+
+
+def coalesced(indices: Tensor, values: Tensor, nrows: int) -> tuple[Tensor, Tensor]:
     """Rows, int64 [k], which ascend, and their values [k, width].
 
     Values of a row that comes more than once are summed in the order in which they come, in the
     wider type, and rounded once.
     """
-    indices = table.flat(tensor._indices())
-    values = tensor._values().contiguous().view(-1, table.width)
-    n = indices.numel()
+    n, width = values.shape
     order, rows = torch.empty_like(indices), torch.empty_like(indices)
     starts = torch.empty(n + 1, dtype=torch.int64)
-    k = ops.coo_sort(indices, table.nrows, order, rows, starts)
-    sums = values.new_empty(k, table.width)
+    k = ops.coo_sort(indices, nrows, order, rows, starts)
+    sums = values.new_empty(k, width)
     ops.coo_sum(values, order, starts[: k + 1], sums, parallel=False)
     return rows[:k], sums
 

@@ -6,6 +6,7 @@ the same index means another bucket later, and the same size may mean other para
 """
 
 import itertools
+import math
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ SHORTEST_ROW, LONGEST_ROW = 8, 8192
 
 # A parameter stays dense once dense was the better choice this many times in a row.
 STAYS_DENSE_AFTER = 4
+
+# The unions of so many steps are remembered: the largest of them is what a sketch expects next.
+_REMEMBERED_UNIONS = 8
 
 # Elements of a block where rows are none: 256 bytes of float32, beside which its bit is 1/2048.
 FLAT_BLOCK = 64
@@ -52,6 +56,8 @@ class ParameterRecord:
     ``steps`` counts the steps in which its blocks were counted; ``live`` and ``union_live`` are
     sums over them, of the blocks that were live on this rank and on any rank.  ``dense_in_a_row``
     counts the last comparisons, in a row, by which it went dense: the same on all ranks.
+    ``unions`` are the blocks that were live on any rank in the first step and in the last steps in
+    which it went into a sketch.
     """
 
     name: str | None
@@ -63,6 +69,7 @@ class ParameterRecord:
     live: int = 0
     union_live: int = 0
     dense_in_a_row: int = 0
+    unions: list[int] = field(default_factory=list, repr=False)
     plan: str = "none"
     reason: str = "not reduced yet"
 
@@ -70,6 +77,17 @@ class ParameterRecord:
     def stays_dense(self) -> bool:
         """Whether it is left unscanned until the next probe."""
         return self.dense_in_a_row >= STAYS_DENSE_AFTER
+
+    def expected_union(self, fixed: bool, margin: float) -> int | None:
+        """Blocks to be expected in the next union, by the first one or by the last; None before."""
+        if not self.unions:
+            return None
+        return math.ceil(margin * (self.unions[0] if fixed else max(self.unions[1:])))
+
+    def remember_union(self, count: int) -> None:
+        """The blocks that were live on any rank in a step."""
+        first = self.unions[:1] or [count]
+        self.unions = [*first, *self.unions[1:][1 - _REMEMBERED_UNIONS :], count]
 
     def set_blocks(self, block: int, nblocks: int) -> None:
         """Of a COO gradient, whose rows are its blocks whatever their length."""

@@ -25,6 +25,7 @@ from s2reducer.report import dtype_name
 from s2reducer.row_stages import rows_stage
 from s2reducer.rows import table_of
 from s2reducer.segments import LayoutCache
+from s2reducer.sketch_stages import sketch_rows_stage, sketch_stage
 from s2reducer.stages import blocks_stage, scan
 from s2reducer.transport import SPARSE_DEVICES
 from s2reducer.worker import Outcome
@@ -84,10 +85,26 @@ class Sender:
             self._engine.give_up(error)
 
     def flush(self) -> None:
-        """Sends the tables that wait."""
+        """Sends the tables that wait.
+
+        It does not raise, as it may be called for another bucket, in a later step, or by the
+        backward pass itself: what fails becomes the result of these tables, as if in the lanes.
+        """
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
+        first = waiting[0][0]
+        first.round = "joining with other tables"
+        try:
+            self._send_together(waiting)
+        except Exception as error:
+            outcome = Outcome[Tensor](error=self._failure.report(error, first, first.step + 1))
+            for _, table in waiting:
+                table.set_result(outcome)
+            self.give_up(error)
+
+    def _send_together(self, waiting: list[tuple[Job, Future[Outcome[Tensor]]]]) -> None:
+        """Every table gets a result, unless this raises."""
         assert self._engine is not None
         first = waiting[0][0]
         layout = self._layouts.group([job.layout for job, _ in waiting])
@@ -101,6 +118,7 @@ class Sender:
             chooser=first.chooser,
             step=first.step,
             divisor=first.divisor,
+            residuals=first.residuals,
         )
 
         def hand_out(future: Future[Outcome[list[Tensor]]]) -> None:
@@ -110,7 +128,8 @@ class Sender:
                 result = outcome.result[number] if outcome.result else None
                 table.set_result(Outcome(result, outcome.error))
 
-        self._engine.submit(group, partial(rows_stage, group), self._lanes_done).then(hand_out)
+        stage = sketch_rows_stage if group.config.plan == "sketch" else rows_stage
+        self._engine.submit(group, partial(stage, group), self._lanes_done).then(hand_out)
 
     # --------------------------------------------------------------------------------------------
     # The three ways
@@ -143,7 +162,8 @@ class Sender:
         assert self._engine is not None
         scan(job)
         dense = self._begin_segments_that_stay_dense(job)
-        lanes = self._engine.submit(job, partial(blocks_stage, job), self._lanes_done)
+        stage = sketch_stage if job.config.plan == "sketch" else blocks_stage
+        lanes = self._engine.submit(job, partial(stage, job), self._lanes_done)
         return self._finish_later(job, [lanes, *dense], ["dense"] if dense else [], place, begun)
 
     def _send_rows(self, job: Job, waits: bool, place: int, begun: float) -> Future[Tensor]:
@@ -248,6 +268,8 @@ def _dense_reason(job: Job) -> str | None:
         return f"{dtype_name(buffer.dtype)}, for which only dense is supported"
     if config.plan == "dense":
         return "as set"
+    if config.plan == "sketch" and buffer.dtype == torch.float64:
+        return "float64, for which a sketch has no cells"
     if buffer.is_sparse:
         return None
     if not chooser.adapts:

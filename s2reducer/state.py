@@ -19,8 +19,10 @@ from s2reducer.job import Job
 from s2reducer.ledger import Ledger
 from s2reducer.replicas import ReplicaCheck
 from s2reducer.report import Report
+from s2reducer.residuals import Residual, Residuals
 from s2reducer.segments import Layout, LayoutCache
 from s2reducer.sender import Sender
+from s2reducer.sketch_config import SketchConfig
 from s2reducer.transport import Transport
 
 
@@ -34,7 +36,9 @@ class S2State:
         plan: how buckets cross the network.  ``"owner"``: each non-zero block is summed by one of
             the ranks that have it; ``"gather"``: every rank gets all ranks' blocks; ``"union"``:
             an AllReduce of the blocks that any rank has; ``"dense"``: DDP's own AllReduce.
-            ``"auto"`` takes, for each bucket and step, the one that should take the least time.
+            ``"auto"`` takes, for each bucket and step, the one of these that should take the least
+            time.  ``"sketch"``: a bitmap and a count sketch, summed by AllReduce at the same time
+            (S2 Reducer, arXiv 2110.02140); what it may lose, ``sketch`` says.
         block: elements of a block of every parameter; None for one row of a matrix or table (if it
             has 8 to 8192 elements), else 64 consecutive elements.
         seed: of every hash, 0 to 2**64 - 1.
@@ -42,6 +46,7 @@ class S2State:
             that the bits of a result depend on nothing but the gradients.
         check_every: steps between comparisons of the ranks' results, by checksums; 0 for none.  A
             difference is an S2Error in the next step, which names the parameter.
+        sketch: the tables of the plan ``"sketch"``; None for the defaults of ``SketchConfig``.
 
     All but ``process_group`` must be the same on all ranks, which is checked in the first step.
     A state can be pickled and copied, without its group and its report.
@@ -71,6 +76,7 @@ class S2State:
         seed: int = 0,
         deterministic: bool = False,
         check_every: int = 0,
+        sketch: SketchConfig | None = None,
     ) -> None:
         if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
             raise TypeError(
@@ -78,7 +84,8 @@ class S2State:
                 f"group, but is {process_group!r}"
             )
         self.process_group = process_group
-        self.config = Config(plan, block, seed, deterministic, check_every)
+        sketch = SketchConfig() if sketch is None else sketch
+        self.config = Config(plan, block, seed, deterministic, check_every, sketch)
         self.step = 0
         self._begin()
 
@@ -94,6 +101,7 @@ class S2State:
         self._chooser = Chooser(adapts, learns=not config.deterministic)
         self._ledger = Ledger(self._chooser)
         self._replicas = ReplicaCheck(config.check_every)
+        self._residuals = Residuals()
         self._failure = Failure()
         self._sender = Sender(self._layouts, self._ledger, self._replicas, self._failure)
         self._previous: Layout | None = None  # of the bucket before
@@ -111,6 +119,46 @@ class S2State:
             nbytes=transport.bytes_sent if transport else 0,
             records=self._layouts.records(),
         )
+
+    @classmethod
+    def paper(
+        cls,
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        compression: float = 0.25,
+        rows: int = 1,
+        error_feedback: bool = False,
+        seed: int = 0,
+    ) -> "S2State":
+        """A state as in the paper (S2 Reducer, arXiv 2110.02140): a table of fixed size, estimates.
+
+        Args:
+            process_group: as in ``S2State``.
+            compression: cells of the table for each live block of the first step's union.
+            rows: hashes of a block.
+            error_feedback: whether ranks keep what estimates miss for their next gradients; the
+                paper's code had this commented out.
+            seed: as in ``S2State``.
+
+        At its operating point, a quarter of a cell for each block and one row, the error of an
+        estimate is about twice the gradient: a method to study, not one to train by.
+        """
+        sketch = SketchConfig(
+            rows=rows,
+            cells=compression,
+            margin=1.0,
+            on_overflow="estimate",
+            fixed=True,
+            error_feedback=error_feedback,
+        )
+        return cls(process_group, plan="sketch", seed=seed, sketch=sketch)
+
+    def residual(self, parameter: Tensor) -> Residual | None:
+        """What this rank's gradient of ``parameter`` still owes; None if nothing.
+
+        Only ``sketch`` with ``on_overflow="defer"`` or ``error_feedback=True`` leaves anything.
+        """
+        return self._residuals.of(self._layouts.record(parameter))
 
     def __getstate__(self) -> dict[str, Any]:
         warnings.warn(
@@ -188,6 +236,7 @@ class S2State:
             chooser=self._chooser,
             step=self.step,
             divisor=float(transport.world_size),
+            residuals=self._residuals,
         )
 
     def _connect(self, device: torch.device) -> Transport:

@@ -116,19 +116,21 @@ class Transport:
         """Every rank's piece, of which rank r has ``sizes[r]`` elements, in rank order.
 
         All are filled up to the longest; or, where that is worth their rounds, go to one peer after
-        another, each as it is.
+        another, each as it is.  ``piece`` may be longer than this rank's size: one as long as the
+        longest is not copied to be filled up.
         """
         world_size, rank = self.world_size, self.rank
         longest, total = max(sizes), sum(sizes)
         filled = (world_size * longest - total) * piece.element_size()
         if filled <= max(_FILLED_SHARE * total * piece.element_size(), _ROUND_NBYTES * world_size):
-            padded = piece
+            padded = piece[:longest]
             if piece.numel() < longest:
                 padded = piece.new_zeros(longest)
                 padded[: piece.numel()] = piece
             gathered = self.all_gather(padded)
             return [row[:size] for row, size in zip(gathered, sizes, strict=True)]
 
+        piece = piece[: sizes[rank]]
         pieces = [piece if peer == rank else piece.new_empty(n) for peer, n in enumerate(sizes)]
         for distance in range(1, world_size):
             target, source = (rank + distance) % world_size, (rank - distance) % world_size

@@ -18,25 +18,40 @@ from typing import Generic, TypeVar
 
 import torch
 
+from s2reducer.transport import Transport
+
 Result = TypeVar("Result")
+Rest = TypeVar("Rest")
 
 
 class Lane:
     """A thread that runs tasks one after the other, in the order in which they were put.
 
     It is a daemon: neither an idle lane nor one that waits for a dead peer keeps the process from
-    exiting.  It ends with the object that ``until`` watches.
+    exiting.  It ends with the object ``until``, or by ``end``.
     """
 
     def __init__(self, name: str, until: object) -> None:
+        self._lock = threading.Lock()
+        self._ended = False
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        thread = threading.Thread(target=_run, args=(self._tasks,), name=name, daemon=True)
+        self.thread = threading.Thread(target=_run, args=(self._tasks,), name=name, daemon=True)
         weakref.finalize(until, self._tasks.put, None)
-        thread.start()
+        self.thread.start()
 
     def put(self, task: Callable[[], None]) -> None:
-        """``task`` must not raise."""
-        self._tasks.put(task)
+        """``task`` must not raise.  After the end it is run here and now."""
+        with self._lock:
+            if not self._ended:
+                self._tasks.put(task)
+                return
+        task()
+
+    def end(self) -> None:
+        """Ends the thread once it has run what was put before."""
+        with self._lock:
+            self._ended = True
+            self._tasks.put(None)
 
 
 def _run(tasks: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
@@ -65,6 +80,20 @@ class Outcome(Generic[Result]):
             raise self.error
         assert self.result is not None
         return self.result
+
+
+@dataclass(frozen=True)
+class Begun(Generic[Result, Rest]):
+    """What the first stage gives that lets the second begin before it has ended.
+
+    Attributes:
+        stage: the second; it is given the transport, and a function that waits for what ``rest``
+            gives and returns it, or raises what it raised.
+        rest: of the first, in its lane.
+    """
+
+    stage: Callable[[Transport, Callable[[], Rest]], Result]
+    rest: Callable[[Transport], Rest]
 
 
 def attempt(action: Callable[[], Result]) -> Outcome[Result]:

@@ -8,6 +8,7 @@ import pytest
 
 from s2reducer import _C
 from s2reducer.config import PLANS, RECORD_NBYTES, Config, first_difference
+from s2reducer.sketch_config import SketchConfig
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,7 @@ from s2reducer.config import PLANS, RECORD_NBYTES, Config, first_difference
         (
             {"plan": "sparse"},
             ValueError,
-            "plan must be one of 'auto', 'dense', 'gather', 'owner', 'union', but is",
+            "plan must be one of 'auto', 'dense', 'gather', 'owner', 'sketch', 'union', but is",
         ),
         ({"plan": None}, ValueError, "plan must be one of .* but is None"),
         ({"plan": ["union"]}, ValueError, r"plan must be one of .* but is \['union'\]"),
@@ -59,13 +60,25 @@ CHANGED = {"plan": "owner", "block": 16, "seed": 1, "deterministic": True, "chec
 
 
 def test_every_setting_is_compared() -> None:
-    assert set(CHANGED) == set(asdict(Config()))
+    assert set(CHANGED) | {"sketch"} == set(asdict(Config()))
     for name, value in CHANGED.items():
         records = [Config().record(), Config(**{name: value}).record()]
         sentence = first_difference(records)
         assert sentence == (
             f"all ranks must have the same {name}, but it is {getattr(Config(), name)!r} on rank 0,"
             f" {value!r} on rank 1"
+        )
+
+
+def test_every_setting_of_sketches_is_compared() -> None:
+    changed = {"rows": 2, "cells": 2.0, "margin": 1.5, "on_overflow": "estimate", "fixed": True}
+    assert set(changed) | {"error_feedback"} == set(asdict(SketchConfig()))
+    for name, value in changed.items():
+        others = SketchConfig(**{name: value})
+        sentence = first_difference([Config().record(), Config(sketch=others).record()])
+        assert sentence == (
+            f"all ranks must have the same sketch {name}, but it is "
+            f"{getattr(SketchConfig(), name)!r} on rank 0, {value!r} on rank 1"
         )
 
 

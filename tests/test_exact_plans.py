@@ -27,8 +27,14 @@ def seed() -> None:
     print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
 
 
-def gradients(seed: int, rank: int, step: int, dtype: torch.dtype, density: float) -> list[Tensor]:
+Densities = tuple[float, float]  # of rank 0, and of the others
+
+
+def gradients(
+    seed: int, rank: int, step: int, dtype: torch.dtype, densities: Densities
+) -> list[Tensor]:
     """Any values at all, some rows of them, in parameters of several shapes."""
+    density = densities[rank > 0]
     random_numbers = torch.Generator().manual_seed(seed + 1000 * step + rank)
     result = []
     for shape in [(3000, 16), (130, 50), (77,), (2000, 64), (5, 5)]:
@@ -41,11 +47,11 @@ def gradients(seed: int, rank: int, step: int, dtype: torch.dtype, density: floa
 
 
 def expected_mean(
-    seed: int, step: int, dtype: torch.dtype, density: float, world_size: int
+    seed: int, step: int, dtype: torch.dtype, densities: Densities, world_size: int
 ) -> list[Tensor]:
     """In rank order, in the wider type, rounded once."""
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else torch.float64
-    ranks = [gradients(seed, rank, step, dtype, density) for rank in range(world_size)]
+    ranks = [gradients(seed, rank, step, dtype, densities) for rank in range(world_size)]
     result = []
     for values in zip(*ranks, strict=True):
         total = torch.zeros_like(values[0], dtype=wide)
@@ -56,18 +62,18 @@ def expected_mean(
 
 
 def train(
-    seed: int, dtype: torch.dtype, density: float, steps: int, settings: dict[str, Any]
+    seed: int, dtype: torch.dtype, densities: Densities, steps: int, settings: dict[str, Any]
 ) -> None:
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    like = [torch.zeros_like(value) for value in gradients(seed, 0, 0, dtype, 0.0)]
+    like = [torch.zeros_like(value) for value in gradients(seed, 0, 0, dtype, (0.0, 0.0))]
     ddp = DistributedDataParallel(Given(*like), bucket_cap_mb=0.15)
     state = s2reducer.register(ddp, **settings)
     for step in range(steps):
         ddp.zero_grad()
-        ddp(dict(enumerate(gradients(seed, rank, step, dtype, density)))).backward()
+        ddp(dict(enumerate(gradients(seed, rank, step, dtype, densities)))).backward()
         results = [parameter.grad for parameter in ddp.parameters()]
         assert_same_on_all_ranks(results)
-        expected = expected_mean(seed, step, dtype, density, world_size)
+        expected = expected_mean(seed, step, dtype, densities, world_size)
         for result, value in zip(results, expected, strict=True):
             assert torch.equal(result, value), (step, tuple(value.shape))
     plans = {record["plan"] for record in state.report().as_dict()["parameters"]}
@@ -80,12 +86,20 @@ def train(
 def test_sums_are_in_rank_order_and_rounded_once(
     ranks: Ranks, dtype: torch.dtype, plan: str, world_size: int
 ) -> None:
-    ranks.run(world_size, train, SEED, dtype, 0.05, 3, {"plan": plan})
+    ranks.run(world_size, train, SEED, dtype, (0.05, 0.05), 3, {"plan": plan})
 
 
 @pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
 def test_deterministic_keeps_to_these_plans_at_every_density(ranks: Ranks, density: float) -> None:
-    ranks.run(3, train, SEED, torch.float32, density, 3, {"deterministic": True})
+    ranks.run(3, train, SEED, torch.float32, (density, density), 3, {"deterministic": True})
+
+
+@pytest.mark.parametrize("world_size", world_sizes(2, 3, 4, 8))
+@pytest.mark.parametrize("densities", [(0.9, 0.01), (0.01, 0.9), (1.0, 0.0)])
+def test_a_heavy_or_a_light_rank_changes_nothing(
+    ranks: Ranks, densities: Densities, world_size: int
+) -> None:
+    ranks.run(world_size, train, SEED, torch.float32, densities, 3, {"plan": "owner"})
 
 
 def with_lists(*arguments: Any) -> None:
@@ -99,7 +113,7 @@ def with_lists(*arguments: Any) -> None:
 
 @pytest.mark.parametrize("density", [0.0, 0.02, 1.0])
 def test_lists_give_the_same_as_bitmaps(ranks: Ranks, density: float) -> None:
-    ranks.run(3, with_lists, SEED, torch.float32, density, 4, {"plan": "owner"})
+    ranks.run(3, with_lists, SEED, torch.float32, (density, density), 4, {"plan": "owner"})
 
 
 def one_value(dtype: torch.dtype, value: float, plan: str) -> float:

@@ -2,6 +2,8 @@
 """Scratch memory of a bucket beside the union of what is live, and that none of it stays."""
 
 import gc
+import os
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +12,19 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import EXACT_UNIT, Given, Ranks, assert_same_on_all_ranks
+from ranks import EXACT_UNIT, Given, Ranks, assert_same_on_all_ranks, world_sizes
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import s2reducer
+from s2reducer import ops
+from s2reducer.constants import NFIGURES
 from s2reducer.engine import engine_of
+from s2reducer.exchange import gather_index
+from s2reducer.plans import gather
+from s2reducer.plans.sums import arithmetic
+from s2reducer.segments import LayoutCache
 from s2reducer.sender import Sender
 from s2reducer.transport import Transport
 from s2reducer.worker import Lane
@@ -27,6 +35,8 @@ ROWS, WIDTH, LIVE = 16_384, 64, 2048
 # full and by peer; owners.
 INDEX_NBYTES_A_BLOCK = 40
 CONSTANT_NBYTES = 64 * 1024
+
+SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 
 
 @contextmanager
@@ -75,6 +85,17 @@ def peak(profiled: profile) -> int:
     return most
 
 
+@contextmanager
+def chunks_of(nbytes_a_rank: int) -> Iterator[None]:
+    """The least chunk of ``gather``, for each rank."""
+    before = gather._CHUNK_NBYTES_A_RANK
+    gather._CHUNK_NBYTES_A_RANK = nbytes_a_rank
+    try:
+        yield
+    finally:
+        gather._CHUNK_NBYTES_A_RANK = before
+
+
 def measure(plan: str, dtype: torch.dtype, overlap: bool) -> tuple[int, int, int]:
     """Peak, bytes of the union, its blocks; supports are the same on all ranks, or disjoint."""
     rank = dist.get_rank()
@@ -86,7 +107,7 @@ def measure(plan: str, dtype: torch.dtype, overlap: bool) -> tuple[int, int, int
     gradient[(0 if overlap else rank * LIVE) :][:LIVE] = EXACT_UNIT
     blocks = LIVE if overlap else LIVE * dist.get_world_size()
     peaks = []
-    with spans():
+    with spans(), chunks_of(4096):
         for step in range(5):
             ddp.zero_grad()
             loss = ddp({0: gradient})
@@ -99,18 +120,118 @@ def measure(plan: str, dtype: torch.dtype, overlap: bool) -> tuple[int, int, int
 
 
 # In bytes of the union.  ``owner`` widens bfloat16 before it adds.
-MOST = {"owner": {torch.bfloat16: 2.5}, "union": {}}
+MOST = {"owner": {torch.bfloat16: 2.5}, "union": {}, "gather": {}}
 
 
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("plan", MOST)
+@pytest.mark.parametrize(
+    ("plan", "world_size"),
+    [("owner", 4), ("union", 4), ("gather", 2), ("gather", 3), ("gather", 4)],
+)
 def test_scratch_memory_is_bounded_by_the_union(
-    ranks: Ranks, plan: str, dtype: torch.dtype, overlap: bool
+    ranks: Ranks, plan: str, world_size: int, dtype: torch.dtype, overlap: bool
 ) -> None:
-    for most, union, blocks in ranks.run(4, measure, plan, dtype, overlap):
-        index = 5 * (ROWS // 8) + INDEX_NBYTES_A_BLOCK * blocks
-        assert union <= most <= MOST[plan].get(dtype, 2.0) * union + index + CONSTANT_NBYTES
+    for most, union, blocks in ranks.run(world_size, measure, plan, dtype, overlap):
+        index = (world_size + 1) * (ROWS // 8) + INDEX_NBYTES_A_BLOCK * blocks
+        limit = MOST[plan].get(dtype, 2.0) * union + index + CONSTANT_NBYTES
+        # A chunk takes less than the union.
+        assert (union if plan != "gather" else 0.5 * union) <= most <= limit
+
+
+# ------------------------------------------------------------------------------------------------
+# In chunks
+# ------------------------------------------------------------------------------------------------
+
+
+def given(seed: int, rank: int, support: str, dtype: torch.dtype) -> list[Tensor]:
+    """Any values, in rows of several lengths, and a last block that is short."""
+    generator = torch.Generator().manual_seed(seed + rank)
+    tensors = []
+    for shape in [(3000, 16), (400, 100), (6437,), (77, 640)]:
+        values = torch.randn(shape, generator=generator, dtype=torch.float64)
+        rows = (shape[0], *[1] * (len(shape) - 1))
+        values *= 10.0 ** torch.randint(-4, 4, rows, generator=generator)
+        live = torch.rand(shape[0], generator=generator) < 0.4
+        if support == "same":
+            live = torch.arange(shape[0]) % 3 != 0
+        if support == "disjoint":
+            live = torch.arange(shape[0]) * dist.get_world_size() // shape[0] == rank
+        values[~live] = 0.0
+        tensors.append(values.to(dtype))
+    return tensors
+
+
+class Counting(Transport):
+    """Counts the exchanges of rows."""
+
+    exchanges = 0
+
+    def all_gather_uneven(self, piece: Tensor, sizes: list[int]) -> list[Tensor]:
+        self.exchanges += 1
+        return super().all_gather_uneven(piece, sizes)
+
+
+def reduce_in_chunks(seed: int, support: str, dtype: torch.dtype) -> None:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    buffers = [
+        torch.cat([tensor.view(-1) for tensor in given(seed, peer, support, dtype)])
+        for peer in range(world_size)
+    ]
+    layout = LayoutCache(None).layout(given(seed, 0, support, dtype))
+    bitmap = torch.empty(layout.bitmap_nbytes, dtype=torch.uint8)
+    ops.bitmap_from_nonzero(buffers[rank], layout.segments, bitmap, torch.empty(1).long())
+    transport = Counting(dist.group.WORLD, torch.device("cpu"))
+    index, _ = gather_index(transport, layout, dtype, 0, bitmap, [0] * NFIGURES)
+
+    wide = arithmetic(dtype, world_size).sum_dtype
+    total = torch.zeros_like(buffers[0], dtype=wide)
+    for buffer in buffers:
+        total += buffer.to(wide) / (world_size if dtype == torch.float64 else 1)
+    expected = (total / (1 if dtype == torch.float64 else world_size)).to(dtype)
+
+    chunks = []
+    for nbytes in (1 << 30, 4096):
+        result, before = buffers[rank].clone(), transport.exchanges
+        with chunks_of(nbytes):
+            gather.reduce_gather(result, layout, index, transport, world_size)
+        assert torch.equal(result, expected)
+        assert_same_on_all_ranks([result])
+        chunks.append(transport.exchanges - before)
+    # Rows of 640 fill a chunk and more with a word of the bitmap.
+    assert chunks[0] == 1 and world_size <= chunks[1] <= world_size + 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("support", ["same", "disjoint", "random"])
+@pytest.mark.parametrize("world_size", world_sizes(2, 3, 4))
+def test_chunks_have_the_bits_of_the_whole(
+    ranks: Ranks, world_size: int, support: str, dtype: torch.dtype
+) -> None:
+    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
+    ranks.run(world_size, reduce_in_chunks, SEED, support, dtype)
+
+
+def bytes_in_chunks(overlap: bool) -> tuple[int, int]:
+    """Of the rows that this rank has sent, and by the formula."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    gradient = torch.zeros(ROWS, WIDTH)
+    gradient[(0 if overlap else rank * LIVE) :][:LIVE] = EXACT_UNIT
+    layout = LayoutCache(None).layout([gradient])
+    bitmap = torch.empty(layout.bitmap_nbytes, dtype=torch.uint8)
+    ops.bitmap_from_nonzero(gradient.view(-1), layout.segments, bitmap, torch.empty(1).long())
+    transport = Transport(dist.group.WORLD, torch.device("cpu"))
+    index, _ = gather_index(transport, layout, torch.float32, 0, bitmap, [0] * NFIGURES)
+    before = transport.bytes_sent
+    with chunks_of(4096):
+        gather.reduce_gather(gradient.view(-1), layout, index, transport, world_size)
+    return transport.bytes_sent - before, (world_size - 1) * LIVE * WIDTH * 4
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_chunks_send_no_more_than_the_whole(ranks: Ranks, overlap: bool) -> None:
+    for sent, formula in ranks.run(3, bytes_in_chunks, overlap):
+        assert sent == formula
 
 
 # ------------------------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ def test_micro_batches_are_counted_once(ranks: Ranks, plan: str, flags: str) -> 
     ranks.run(2, accumulate, plan, FLAGS[flags], None)
 
 
-@pytest.mark.parametrize("plan", ["auto", "owner", "union"])
+@pytest.mark.parametrize("plan", ["auto", "owner", "sketch", "union"])
 def test_what_only_an_unsynced_micro_batch_uses_is_reduced_too(ranks: Ranks, plan: str) -> None:
     ranks.run(2, accumulate, plan, FLAGS["find_unused_parameters"], {0, 1, 3, 5, 6, 7})
 
@@ -273,7 +273,7 @@ def accumulate_rows(plan: str) -> None:
     assert_same_on_all_ranks(list(pair.hooked.parameters()))
 
 
-@pytest.mark.parametrize("plan", ["auto", "owner", "union"])
+@pytest.mark.parametrize("plan", ["auto", "owner", "sketch", "union"])
 def test_sparse_gradients_accumulate(ranks: Ranks, plan: str) -> None:
     ranks.run(2, accumulate_rows, plan)
 

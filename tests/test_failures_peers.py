@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Peers that fail, hang or die in each round: who is told, how soon, and that processes can end."""
+"""Peers that die or hang in each round: who is told, how soon, and that processes can end."""
 
 import json
 import multiprocessing
@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,26 +19,77 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Given, Ranks
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
-from s2reducer import S2State, ops, s2_hook
+from s2reducer import S2State, engine, s2_hook
 from s2reducer.transport import Transport
 
-ROUNDS = {"index": "all_gather", "values": "all_to_all"}  # of ``owner``
-LANES = {"index": "s2reducer-index", "values": "s2reducer-values"}
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank stops: at a bucket's collective in a lane, the one number ``call`` of its kind.
+
+    ``round_`` is the round that errors name, after which the lane is called, too.
+    """
+
+    plan: str
+    round_: str
+    collective: str
+    call: int = 1
+    coo: bool = False
+
+    def sentence(self) -> str:
+        """A pattern of what errors begin with."""
+        bucket = r"tables\.\d\.weight, tables\.\d\.weight" if self.coo else r"p\.0"
+        return rf"step 3, bucket of {bucket}, plan {self.plan}, {self.round_}: "
 
 
-def make_ddp(tables: int = 1, **flags: Any) -> DistributedDataParallel:
-    """A bucket for each table after the rebuild."""
-    model = Given(*(torch.zeros(256, 64) for _ in range(tables)))
-    return DistributedDataParallel(model, **{"bucket_cap_mb": 0.05} | flags)
+PLACES = {
+    "owner, index": Place("owner", "index", "all_gather"),
+    "owner, rows": Place("owner", "values", "all_to_all"),
+    "owner, sums": Place("owner", "values", "all_gather"),
+    "gather, index": Place("gather", "index", "all_gather"),
+    "gather, rows": Place("gather", "values", "all_gather"),
+    "union, header": Place("union", "index", "all_gather"),
+    "union, OR": Place("union", "index", "or_bitmap"),
+    "union, AllReduce": Place("union", "values", "sum"),
+    "COO, header": Place("owner", "index", "all_gather", coo=True),
+    "COO, lists": Place("owner", "index", "all_gather", call=2, coo=True),
+    "COO, rows": Place("owner", "values", "all_to_all", coo=True),
+    "COO, sums": Place("owner", "values", "all_gather", coo=True),
+    "COO, rows to all": Place("gather", "values", "all_gather", coo=True),
+    "COO, AllReduce": Place("union", "values", "sum", coo=True),
+}
+
+
+def places(fast: str, *slow: str) -> list[Any]:
+    return [fast, *(pytest.param(name, marks=pytest.mark.slow) for name in slow)]
+
+
+class Tables(nn.Module):
+    """COO gradients, which travel together from the third step on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(300, 8, sparse=True) for _ in range(2))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return torch.stack([table(rows).sum() for table in self.tables]).sum()
+
+
+def make_ddp(coo: bool = False, **flags: Any) -> DistributedDataParallel:
+    return DistributedDataParallel(Tables() if coo else Given(torch.zeros(256, 64)), **flags)
 
 
 def backward(ddp: DistributedDataParallel) -> None:
     ddp.zero_grad()
-    rank = float(dist.get_rank() + 1)
-    ddp({index: torch.full_like(p, rank) for index, p in enumerate(ddp.module.p)}).backward()
+    rank = dist.get_rank()
+    if isinstance(ddp.module, Tables):
+        ddp(torch.arange(10 * rank, 10 * rank + 20)).backward()
+    else:
+        ddp({0: torch.full((256, 64), rank + 1.0)}).backward()
 
 
 class Bucket:
@@ -68,25 +120,46 @@ def error_of(function: Any, *arguments: Any) -> str:
     return "no error"
 
 
-def break_in(round_: str, action: Callable[[], None]) -> None:
-    """For the rest of this process or until ``action`` undoes it: called where the round begins."""
-    original = getattr(Transport, ROUNDS[round_])
+def break_in(place: Place, action: Callable[[], None]) -> None:
+    """Calls ``action`` once, where a rank is about to begin the collective."""
+    original, calls = getattr(Transport, place.collective), []
 
     def broken(self: Transport, *arguments: Any) -> Any:
-        if threading.current_thread().name == LANES[round_]:
-            setattr(Transport, ROUNDS[round_], original)
-            action()
+        if threading.current_thread().name == f"s2reducer-{place.round_}":
+            calls.append(1)
+            if len(calls) == place.call:
+                setattr(Transport, place.collective, original)
+                action()
         return original(self, *arguments)
 
-    setattr(Transport, ROUNDS[round_], broken)
+    setattr(Transport, place.collective, broken)
 
 
-def assert_told(answers: list[list[str]], round_: str, words: str) -> None:
-    """Of each rank: what backward() raised, and what the state says when it is used again."""
-    for raised, refused in answers:
-        where = rf"step 3, bucket of p\.0, plan owner, {round_}: "
-        assert re.search(rf"{where}.*({words})", raised, re.DOTALL), raised
-        assert re.match(f"S2Error: this S2State has failed before: {where}", refused), refused
+def third_step(ddp: DistributedDataParallel, state: S2State) -> dict[str, Any]:
+    """What a survivor is told, and which of its lanes go on."""
+    told = {
+        "raised": error_of(backward, ddp),
+        "original": type(state.last_error).__name__,
+        "text": str(state.last_error),
+        "refused": error_of(backward, ddp),
+    }
+    (one,) = engine._engines.values()
+    threads = [one._index_lane.thread, one._values_lane.thread]
+    for thread in threads:
+        thread.join(10.0)
+    return told | {"threads left": [thread.name for thread in threads if thread.is_alive()]}
+
+
+def assert_told(answers: list[dict[str, Any]], place: Place, words: str) -> None:
+    where = place.sentence()
+    for told in answers:
+        assert re.search(where, told["raised"]), told
+        assert re.search(words, told["text"]), told
+        assert f": {told['text']}" in told["raised"], told
+        assert told["original"] != "S2Error"
+        assert re.match(f"S2Error: this S2State has failed before: {where}", told["refused"]), told
+        assert told["refused"].endswith(f": {told['text']}"), told
+        assert told["threads left"] == []
 
 
 # ------------------------------------------------------------------------------------------------
@@ -133,24 +206,33 @@ def answers_in(folder: Path, *ranks: int) -> list[Any]:
     return [json.loads((folder / str(rank)).read_text()) for rank in ranks]
 
 
-def die(round_: str, victim: int, killed: bool) -> list[str]:
-    ddp = make_ddp()
-    state = s2reducer.register(ddp, plan="owner")
+def die(name: str, victim: int, killed: bool) -> dict[str, Any]:
+    place = PLACES[name]
+    ddp = make_ddp(coo=place.coo)
+    state = s2reducer.register(ddp, plan=place.plan)
     backward(ddp)
     backward(ddp)
     if dist.get_rank() == victim:
         pid = os.getpid()
-        break_in(round_, lambda: os.kill(pid, signal.SIGKILL) if killed else os._exit(7))
-    return [error_of(backward, ddp), error_of(s2_hook, state, Bucket(ddp.module.p[0]))]
+        break_in(place, lambda: os.kill(pid, signal.SIGKILL) if killed else os._exit(7))
+    return third_step(ddp, state)
 
 
-@pytest.mark.parametrize(
-    ("round_", "killed"), [("index", False), pytest.param("values", True, marks=pytest.mark.slow)]
-)
-def test_survivors_name_what_failed_and_can_exit(tmp_path: Path, round_: str, killed: bool) -> None:
-    codes = live_in_processes(tmp_path, 3, die, round_, 1, killed)
-    assert codes == [0, -signal.SIGKILL if killed else 7, 0]
-    assert_told(answers_in(tmp_path, 0, 2), round_, "onnection closed|onnection reset|roken pipe")
+CLOSED = "onnection closed|onnection reset|roken pipe"  # gloo's words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PLACES if name != "owner, index"])
+def test_survivors_of_a_killed_rank_name_what_failed_and_can_exit(
+    tmp_path: Path, name: str
+) -> None:
+    assert live_in_processes(tmp_path, 3, die, name, 1, True) == [0, -signal.SIGKILL, 0]
+    assert_told(answers_in(tmp_path, 0, 2), PLACES[name], CLOSED)
+
+
+def test_survivors_of_a_rank_that_exits_name_what_failed_and_can_exit(tmp_path: Path) -> None:
+    assert live_in_processes(tmp_path, 3, die, "owner, index", 1, False) == [0, 7, 0]
+    assert_told(answers_in(tmp_path, 0, 2), PLACES["owner, index"], CLOSED)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -158,11 +240,12 @@ def test_survivors_name_what_failed_and_can_exit(tmp_path: Path, round_: str, ki
 # ------------------------------------------------------------------------------------------------
 
 
-def hang(round_: str, seconds: float, folder: str) -> tuple[list[str], float]:
+def hang(name: str, seconds: float, folder: str) -> tuple[dict[str, Any], float]:
     """Rank 1 goes on only when the others have given up; the time that this took."""
+    place = PLACES[name]
     group = dist.new_group(timeout=timedelta(seconds=seconds))
-    ddp = make_ddp(process_group=group)
-    state = s2reducer.register(ddp, plan="owner")
+    ddp = make_ddp(coo=place.coo, process_group=group)
+    state = s2reducer.register(ddp, plan=place.plan)
     backward(ddp)
     backward(ddp)
     others = [Path(folder) / f"gave_up{rank}" for rank in range(dist.get_world_size()) if rank != 1]
@@ -172,87 +255,35 @@ def hang(round_: str, seconds: float, folder: str) -> tuple[list[str], float]:
             time.sleep(0.02)
 
     if dist.get_rank() == 1:
-        break_in(round_, wait)
+        break_in(place, wait)
     begun = time.monotonic()
-    answers = [error_of(backward, ddp), error_of(s2_hook, state, Bucket(ddp.module.p[0]))]
+    told = third_step(ddp, state)
     taken = time.monotonic() - begun
     (Path(folder) / f"gave_up{dist.get_rank()}").touch()
-    return answers, taken
+    return told, taken
 
 
-@pytest.mark.parametrize("round_", ["index", pytest.param("values", marks=pytest.mark.slow)])
-def test_a_peer_that_hangs_costs_no_more_than_the_groups_timeout(
-    ranks: Ranks, tmp_path: Path, round_: str
-) -> None:
-    seconds = 4.0
-    results = ranks.run(3, hang, round_, seconds, str(tmp_path))
+def assert_gave_up(results: list[tuple[dict[str, Any], float]], name: str, seconds: float) -> None:
     # gloo's words, at the rank whose time is up first; those whose peers have closed; and ours.
-    words = "imed out|onnection closed|onnection reset|has been closed|roken pipe"
-    assert_told([answers for answers, _ in results], round_, words)
-    assert any(re.search("imed out", answers[0]) for answers, _ in results)
+    assert_told([told for told, _ in results], PLACES[name], f"imed out|{CLOSED}|has been closed")
+    assert any("imed out" in told["text"] for told, _ in results)
     assert all(taken < 4 * seconds for _, taken in results)
 
 
-# ------------------------------------------------------------------------------------------------
-# Failing
-# ------------------------------------------------------------------------------------------------
-
-
-def fail_in_the_hook(plan: str, failing: int, bucket: int) -> tuple[list[str], int]:
-    """Memory ends in the hook's own body, on one rank, in one bucket of several."""
-    ddp = make_ddp(tables=3)
-    state = s2reducer.register(ddp, plan=plan)
-    backward(ddp)
-    backward(ddp)
-    original, calls = ops.bitmap_from_nonzero, []
-
-    def broken(*arguments: Any, **options: Any) -> None:
-        calls.append(1)
-        if len(calls) == bucket + 1:
-            raise MemoryError("no memory for this test")
-        original(*arguments, **options)
-
-    if dist.get_rank() == failing:
-        ops.bitmap_from_nonzero = broken
-    try:
-        answers = [error_of(backward, ddp), error_of(s2_hook, state, Bucket(ddp.module.p[0]))]
-    finally:
-        ops.bitmap_from_nonzero = original
-    return answers, len(calls)
-
-
-@pytest.mark.parametrize("plan", ["owner", "union"])
-@pytest.mark.parametrize("bucket", [0, 1, 2])
-def test_peers_of_a_rank_that_fails_in_the_hook_fail_at_once(
-    ranks: Ranks, plan: str, bucket: int
+@pytest.mark.parametrize(
+    "name", places("owner, index", "owner, rows", "gather, rows", "union, OR", "union, AllReduce")
+)
+def test_a_peer_that_hangs_costs_no_more_than_the_groups_timeout(
+    ranks: Ranks, tmp_path: Path, name: str
 ) -> None:
-    (failed, calls), (told, _) = ranks.run(2, fail_in_the_hook, plan, 0, bucket)
-    assert calls == bucket + 1
-    assert re.search(rf"step 3, bucket of p\.\d, plan {plan}, scan: no memory", failed[0])
-    where = rf"step 3, bucket of p\.\d, plan {plan}, (index|values): "
-    assert re.search(rf"{where}.*onnection", told[0], re.DOTALL), told[0]
-    assert "has failed before: step 3" in failed[1] and "has failed before: step 3" in told[1]
+    assert_gave_up(ranks.run(3, hang, name, 4.0, str(tmp_path)), name, 4.0)
 
 
-def use_another_state_after_a_disagreement() -> tuple[str, float]:
-    """What all ranks raise alike spoils nothing but the state that raises it."""
-    first, second = make_ddp(), make_ddp()
-    other = s2reducer.register(second, plan="owner")
-    backward(second)
-    state = s2reducer.register(first, plan="owner", check_every=1)
-    backward(first)
-    ((place, sums),) = state._replicas._sums.items()
-    state._replicas._sums[place] = [(name, value + dist.get_rank()) for name, value in sums]
-    raised = error_of(backward, first)
-    backward(second)
-    assert other.last_error is None
-    return raised, float(second.module.p[0].grad.unique())
-
-
-def test_a_disagreement_leaves_other_modules_alone(ranks: Ranks) -> None:
-    for raised, mean in ranks.run(2, use_another_state_after_a_disagreement):
-        assert "the ranks' replicas have parted" in raised
-        assert mean == 1.5
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["COO, lists", "COO, rows"])
+def test_survivors_of_a_peer_that_hangs_can_exit(tmp_path: Path, name: str) -> None:
+    assert live_in_processes(tmp_path, 3, hang, name, 4.0, str(tmp_path)) == [0, 0, 0]
+    assert_gave_up(answers_in(tmp_path, 0, 1, 2), name, 4.0)
 
 
 # ------------------------------------------------------------------------------------------------

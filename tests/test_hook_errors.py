@@ -107,8 +107,8 @@ def test_register_refuses_with_a_sentence(ranks: Ranks) -> None:
     )
     assert "takes the process group from the module" in errors["group"]
     assert errors["plan"] == (
-        "ValueError: plan must be one of 'auto', 'dense', 'gather', 'owner', 'union', but is "
-        "'sparse'"
+        "ValueError: plan must be one of 'auto', 'dense', 'gather', 'owner', 'sketch', 'union', "
+        "but is 'sparse'"
     )
     assert "blocks" in errors["unknown"]
     assert "has a communication hook already" in errors["twice"]

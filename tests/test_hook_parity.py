@@ -50,7 +50,8 @@ def test_every_flag(ranks: Ranks, count: int, model: str, flags: str) -> None:
 
 
 OTHER_PLANS = [(model, "auto") for model in MODELS]
-OTHER_PLANS += [("tables", plan) for plan in ("owner", "gather", "dense")]
+OTHER_PLANS += [("tables", plan) for plan in ("owner", "gather", "dense", "sketch")]
+OTHER_PLANS += [("layouts", "sketch")]
 
 
 @pytest.mark.parametrize(("model", "plan"), OTHER_PLANS)

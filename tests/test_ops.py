@@ -314,6 +314,7 @@ def opcheck_cases() -> Iterator[tuple[str, tuple[object, ...]]]:
     yield "blocks_add", (packed, SEGMENTS, positions, values.clone())
     yield "blocks_clear_dead", (bitmap, SEGMENTS, values.clone())
     yield "values_convert", (values, torch.zeros(20).half(), 2.0)
+    yield "values_finite", (values, torch.zeros(1).long())
     yield "bitmap_from_positions", (positions, bitmap.clone())
     packed_list = torch.zeros(ops.list_nbytes(64, 2), dtype=torch.uint8)
     yield "list_encode", (positions, 64, packed_list.clone())
@@ -332,6 +333,15 @@ def opcheck_cases() -> Iterator[tuple[str, tuple[object, ...]]]:
     yield "coo_sum", (torch.ones(2, 3), order, starts, torch.zeros(2, 3))
     yield "coo_unite", (indices, torch.ones(2).long(), 10, rows.clone(), rows.clone(), one.clone())
     yield "coo_bitmaps", (torch.tensor([0, 257]), 2, torch.zeros(2, 8, dtype=torch.uint8))
+    table, rows_of_2 = torch.ones(3, 5, 4), torch.ones(2, 4)
+    sketch = (7, positions, rows_of_2.clone())
+    yield "sketch_insert", (table.clone(), *sketch)
+    yield "sketch_subtract", (table.clone(), *sketch)
+    yield "sketch_estimate", (table, *sketch)
+    yield "sketch_merge", (table.clone(), 7, table, 7)
+    scratch = torch.zeros(ops.sketch_scratch_nbytes(table, 2), dtype=torch.uint8)
+    outputs = (rows_of_2.clone(), torch.zeros(2).bool(), torch.zeros(2), scratch)
+    yield "sketch_peel", (table.clone(), 7, positions, 1, 0, *outputs, torch.zeros(2).long())
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,9 @@ def run_blocks(blocks: list[str]) -> dict[str, object]:
 
 def test_readme_blocks_run(ranks: Ranks) -> None:
     blocks = python_blocks()
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for answer in ranks.run(2, run_blocks, blocks):
-        assert answer == {"steps": 3, "plan": "gather", "total": 10_000.0}
+        assert answer == {"steps": 4, "plan": "gather", "total": 10_000.0}
 
 
 @pytest.mark.parametrize("path", re.findall(r"\]\(([^)#:]+)\)", README.read_text()))

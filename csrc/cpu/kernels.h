@@ -8,6 +8,7 @@
 #define S2_KERNELS_H
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "../s2.h"
 
@@ -28,6 +29,13 @@ typedef void (*s2_convert_kernel)(const void *src, void *dst, int64_t n, double 
 
 /* accumulator[i] += src[i] for n elements. */
 typedef void (*s2_add_kernel)(const void *src, void *accumulator, int64_t n);
+
+/* A block of values and one of its cells in the table of a sketch. */
+struct s2_move {
+    int64_t cell;  /* counted through all rows */
+    int64_t index; /* which of the packed blocks */
+    uint32_t sign; /* the sign bit of a float32, or 0: what elements are XORed with on the way */
+};
 
 struct s2_kernels {
     /*
@@ -54,6 +62,24 @@ struct s2_kernels {
     /* By dtype from and to; NULL where the pair is not supported. */
     s2_convert_kernel convert[4][4];
     s2_add_kernel add[4][4];
+
+    /* Whether no element is infinite or a NaN: none has all bits of `exponent` set.  The element
+     * has `width` bytes, 2, 4 or 8. */
+    bool (*all_finite)(const uint8_t *values, int64_t n, int64_t width, uint64_t exponent);
+
+    /* Cells and blocks have `block` floats each.  Cell += block, with the sign, in this order. */
+    void (*sketch_add)(float *table, const float *values, int64_t block,
+                       const struct s2_move *moves, int64_t n);
+
+    /* Block = cell, with the sign, a zero as +0.0; and norms[index] = the largest magnitude in it,
+     * as the bits of floats are ordered, so that a NaN is above all numbers. */
+    void (*sketch_take)(const float *table, float *values, int64_t block,
+                        const struct s2_move *moves, int64_t n, float *norms);
+
+    /* Block = median of its cells, with their signs, a zero as +0.0: `rows` moves for each of n
+     * blocks. */
+    void (*sketch_median)(const float *table, float *values, int64_t block,
+                          const struct s2_move *moves, int64_t n, int64_t rows);
 };
 
 extern const struct s2_kernels s2_kernels_portable;

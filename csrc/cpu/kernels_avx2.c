@@ -151,6 +151,14 @@ INLINE_AVX2 void stream_row(uint8_t *t, const uint8_t *f, int64_t nbytes)
 #undef TARGET
 
 /* ---------------------------------------------------------------------------------------------- */
+/* Sketch                                                                                         */
+/* ---------------------------------------------------------------------------------------------- */
+
+#define TARGET S2_TARGET_AVX2
+#include "sketch_template.h"
+#undef TARGET
+
+/* ---------------------------------------------------------------------------------------------- */
 /* Conversion                                                                                     */
 /* ---------------------------------------------------------------------------------------------- */
 
@@ -177,6 +185,7 @@ INLINE_AVX2 __m256 add_f32(__m256 x, __m256 y) { return _mm256_add_ps(x, y); }
 #include "f16_template.h"
 #define OWN_F16
 #include "convert_template.h"
+#include "finite_template.h"
 
 const struct s2_kernels s2_kernels_avx2 = {
     .nonzero_blocks = nonzero_blocks,
@@ -185,5 +194,9 @@ const struct s2_kernels s2_kernels_avx2 = {
     .scatter_rows = scatter_rows,
     .convert = CONVERT_TABLE,
     .add = ADD_TABLE,
+    .all_finite = all_finite,
+    .sketch_add = sketch_add,
+    .sketch_take = sketch_take,
+    .sketch_median = sketch_median,
 };
 #endif /* S2_X86 */

@@ -133,6 +133,14 @@ INLINE_AVX512 void stream_row(uint8_t *t, const uint8_t *f, int64_t nbytes)
 #undef TARGET
 
 /* ---------------------------------------------------------------------------------------------- */
+/* Sketch                                                                                         */
+/* ---------------------------------------------------------------------------------------------- */
+
+#define TARGET S2_TARGET_AVX512
+#include "sketch_template.h"
+#undef TARGET
+
+/* ---------------------------------------------------------------------------------------------- */
 /* Conversion                                                                                     */
 /* ---------------------------------------------------------------------------------------------- */
 
@@ -159,6 +167,7 @@ INLINE_AVX512 __m512 add_f32(__m512 x, __m512 y) { return _mm512_add_ps(x, y); }
 #include "f16_template.h"
 #define OWN_F16
 #include "convert_template.h"
+#include "finite_template.h"
 
 const struct s2_kernels s2_kernels_avx512 = {
     .nonzero_blocks = nonzero_blocks,
@@ -167,5 +176,9 @@ const struct s2_kernels s2_kernels_avx512 = {
     .scatter_rows = scatter_rows,
     .convert = CONVERT_TABLE,
     .add = ADD_TABLE,
+    .all_finite = all_finite,
+    .sketch_add = sketch_add,
+    .sketch_take = sketch_take,
+    .sketch_median = sketch_median,
 };
 #endif /* S2_X86 */

@@ -62,12 +62,21 @@ static inline void copy_row(uint8_t *to, const uint8_t *from, int64_t nbytes)
 #undef TARGET
 
 /* ---------------------------------------------------------------------------------------------- */
+/* Sketch                                                                                         */
+/* ---------------------------------------------------------------------------------------------- */
+
+#define TARGET
+#include "sketch_template.h"
+#undef TARGET
+
+/* ---------------------------------------------------------------------------------------------- */
 /* Conversion                                                                                     */
 /* ---------------------------------------------------------------------------------------------- */
 
 #define TARGET
 #define SUFFIX(name) name##_portable
 #include "convert_template.h"
+#include "finite_template.h"
 
 const struct s2_kernels s2_kernels_portable = {
     .nonzero_blocks = nonzero_blocks,
@@ -76,4 +85,8 @@ const struct s2_kernels s2_kernels_portable = {
     .scatter_rows = scatter_rows,
     .convert = CONVERT_TABLE,
     .add = ADD_TABLE,
+    .all_finite = all_finite,
+    .sketch_add = sketch_add,
+    .sketch_take = sketch_take,
+    .sketch_median = sketch_median,
 };

@@ -192,6 +192,19 @@ void values_convert(const Tensor &src, const Tensor &dst, double divisor, bool p
     threads.check(op);
 }
 
+void values_finite(const Tensor &values, const Tensor &finite, bool parallel)
+{
+    const char *op = "values_finite";
+    Floats v = floats(values, op, "values");
+    Longs f = longs(finite, 1, op, "finite");
+    TorchThreads threads(parallel);
+    int answer = 0;
+    s2_status status = s2_values_finite(v.data, v.dtype, v.numel, &answer, threads.get());
+    if (status != S2_OK) fail(op, s2_status_string(status));
+    threads.check(op);
+    f.data[0] = answer;
+}
+
 } // namespace
 
 STABLE_TORCH_LIBRARY(s2reducer, m)
@@ -213,6 +226,7 @@ STABLE_TORCH_LIBRARY(s2reducer, m)
           "bool parallel=True) -> ()");
     m.def(
         "values_convert(Tensor src, Tensor(a!) dst, float divisor=1.0, bool parallel=True) -> ()");
+    m.def("values_finite(Tensor values, Tensor(a!) finite, bool parallel=True) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(s2reducer, CompositeExplicitAutograd, m)
@@ -228,4 +242,5 @@ STABLE_TORCH_LIBRARY_IMPL(s2reducer, CompositeExplicitAutograd, m)
     m.impl("blocks_add", TORCH_BOX(&blocks_add));
     m.impl("blocks_clear_dead", TORCH_BOX(&blocks_clear_dead));
     m.impl("values_convert", TORCH_BOX(&values_convert));
+    m.impl("values_finite", TORCH_BOX(&values_finite));
 }

@@ -11,11 +11,13 @@ import torch
 
 from s2reducer.constants import Constants, Cost
 from s2reducer.exchange import Index
+from s2reducer.plans.gather import chunk_numel
 from s2reducer.plans.union import WIRE_DTYPES
 from s2reducer.segments import Layout
 
-# No rank owns more than this share of the union's elements times P; see s2.h.
+# The caps on what a rank owns; see s2.h.
 _CAP = 1.05
+_UNEVEN = 1.1
 
 # Another plan has to be so much cheaper than the present one, or the choice would flicker.
 _MARGIN = 0.9
@@ -37,12 +39,25 @@ def dense_cost(numel: int, dtype: torch.dtype, nranks: int) -> Cost:
 
 def _owner_cost(most: float, total: float, union: float, nranks: int, width: int) -> Cost:
     """Of the rounds of ``owner``, for elements live on the rank that has most, on all, on any."""
+    touched = most + total / nranks + union
+    level = max(most, _level(most, total, union, nranks))
     owned = _CAP * union / nranks  # of the rank that owns most
+    if nranks >= 3 and most + (nranks - 2) * owned > _UNEVEN * level:
+        # Results go to one peer after another, as they differ in length.
+        return Cost(rounds=nranks, wire=level * width, work=touched * width)
     # In the mean a rank sends what it has of blocks that others own; the one that has most owns no
     # more than the rest.
     rows = max((total - union) / nranks, most - owned)
-    sent, touched = rows + (nranks - 1) * owned, most + total / nranks + union
+    sent = rows + (nranks - 1) * owned
     return Cost(rounds=2, wire=sent * width, work=touched * width)
+
+
+def _level(most: float, total: float, union: float, nranks: int) -> float:
+    """What all ranks send where each sends as much as the others, or all but the heaviest."""
+    even = (total + (nranks - 1) * union) / nranks
+    if even >= most or nranks == 1:
+        return even
+    return (total - most) / (nranks - 1) + union
 
 
 def costs(layout: Layout, index: Index, dtype: torch.dtype) -> dict[str, Cost]:
@@ -54,10 +69,11 @@ def costs(layout: Layout, index: Index, dtype: torch.dtype) -> dict[str, Cost]:
     union = layout.packed_numel(index.union_counts)
     reduced = 2 * (nranks - 1) / nranks * union * wire_width
     found = Cost(rounds=index.rounds, wire=index.nbytes, scan=layout.numel * width)
+    chunks = max(1, -(-union // chunk_numel(union, dtype, nranks)))
     gathered, touched = (nranks - 1) * most * width, (most + total + union) * width
     return {  # among equals the first is taken
         "owner": found + _owner_cost(most, total, union, nranks, width),
-        "gather": found + Cost(rounds=1, wire=gathered, work=touched),
+        "gather": found + Cost(rounds=chunks, wire=gathered, work=touched),
         "union": found + Cost(rounds=1, dense=reduced, work=2 * union * width),
     }
 

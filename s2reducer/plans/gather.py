@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Every rank gets all rows and sums them itself: one round, for few rows or two ranks.
+"""Every rank gets all rows and sums them itself: few rounds, for few rows or two ranks.
 
 The same sums as in ``owner``, with every rank the owner of all: the same bits.
 
 Bytes a rank sends beside the index: (P-1) times its rows, or up to a twentieth more.
+
+All rows of all ranks at once would be P times the union, so a large one is cut into chunks, which
+follow one another.
 """
+
+from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -13,14 +19,83 @@ from s2reducer import ops
 from s2reducer.exchange import Index
 from s2reducer.plans.owner import OwnerPlan, make_plan
 from s2reducer.plans.sums import Sum
-from s2reducer.segments import Layout
+from s2reducer.segments import Layout, layout_of
 from s2reducer.transport import Transport
+
+# A chunk costs a round, for which 16 KiB could be sent, and in it an all-gather of uneven pieces
+# may fill up by as much for each rank (see ``transport.py``).  That is a sixteenth of a chunk with
+# so many bytes for each rank.
+_CHUNK_NBYTES_A_RANK = 256 * 1024
 
 
 def reduce_gather(
     buffer: Tensor, layout: Layout, index: Index, transport: Transport, divisor: float
 ) -> None:
     """Replaces the union's blocks in ``buffer`` by their sums over the ranks, divided."""
+    for part, part_index in _chunks(layout, index, buffer.dtype):
+        _reduce_chunk(buffer, part, part_index, transport, divisor)
+
+
+# ------------------------------------------------------------------------------------------------
+# Chunks
+# ------------------------------------------------------------------------------------------------
+
+
+def chunk_numel(union: int, dtype: torch.dtype, nranks: int) -> int:
+    """The elements of a chunk of the union, which has so many.
+
+    For a chunk of u bytes a rank holds at most P u of rows, 2 u of sums, and 2 u of rows in the
+    sums' dtype, or of results.  So P + 2 chunks take one and a half times the union's bytes; they
+    may take two, since chunks end at words of the bitmap, a little late.
+    """
+    return max(_CHUNK_NBYTES_A_RANK * nranks // dtype.itemsize, -(-union // (nranks + 2)))
+
+
+def _chunks(layout: Layout, index: Index, dtype: torch.dtype) -> Iterator[tuple[Layout, Index]]:
+    """The bucket in chunks, each a bucket by itself; the same on all ranks."""
+    union = layout.packed_numel(index.union_counts)
+    numel = chunk_numel(union, dtype, index.world_size)
+    if union <= numel:
+        yield layout, index
+        return
+    for first, end in pairwise(_cuts(layout, index, union, numel)):
+        yield _cut(layout, index, first, end)
+
+
+def _cuts(layout: Layout, index: Index, union: int, numel: int) -> list[int]:
+    """Words of the bitmap between which the union has about ``numel`` elements each, from 0 on."""
+    elements = torch.repeat_interleave(layout.blocks, index.union_counts).cumsum(0)
+    ends = torch.arange(numel, union + numel, numel).clamp(max=union)
+    words = index.positions[torch.searchsorted(elements, ends)] // 64 + 1
+    return [0, *sorted(set(words.tolist()))]
+
+
+def _cut(layout: Layout, index: Index, first: int, end: int) -> tuple[Layout, Index]:
+    """The blocks whose bits are in these words of the bitmap."""
+    rows = []
+    for offset, numel, block, bit in layout.segments.tolist():
+        begin, stop = max(0, (64 * first - bit) * block), min(numel, (64 * end - bit) * block)
+        if begin < stop:
+            rows.append((offset + begin, stop - begin, block, max(0, bit - 64 * first)))
+    part = layout_of(torch.tensor(rows), ())
+
+    bitmaps = index.bitmaps[:, 8 * first : 8 * end].contiguous()
+    union = index.union[8 * first : 8 * end]
+    counts = torch.empty(len(bitmaps) + 1, len(rows), dtype=torch.int64)
+    for bitmap, row in zip((*bitmaps, union), counts, strict=True):
+        ops.bitmap_count(bitmap, part.segments, row)
+    of_ranks, of_union = counts[:-1], counts[-1]
+    return part, Index(bitmaps, union, of_ranks, of_union, index.world_size, nbytes=0, rounds=0)
+
+
+# ------------------------------------------------------------------------------------------------
+# One chunk
+# ------------------------------------------------------------------------------------------------
+
+
+def _reduce_chunk(
+    buffer: Tensor, layout: Layout, index: Index, transport: Transport, divisor: float
+) -> None:
     rank = transport.rank
     mine = torch.full((index.positions.numel(),), rank, dtype=torch.int16)
     plan = make_plan(layout, index, mine, rank)

@@ -5,11 +5,11 @@
    which block, and so who sends which rows where.  Neither positions nor sizes travel.
 2. Rows go to their owners, by an all-to-all.
 3. Owners add them in rank order, divide, and round once.
-4. An all-gather, filled up to the heaviest owner, brings the means to all ranks.
+4. An all-gather brings the means to all ranks.
 
 Bytes a rank sends beside the index, for K elements in the union, k of them live on this rank and b
-bytes an element: in the mean over ranks [(sum k - K) + (P-1) K] b / P, and no rank more than the
-cap on owned blocks allows.
+bytes an element: in the mean over ranks [(sum k - K) + (P-1) K] b / P.  A rank that has much more
+than the others owns less, so that it does not send twice as much.
 """
 
 from dataclasses import dataclass
@@ -82,9 +82,9 @@ def reduce_owner(
     results = buffer.new_empty(max(plan.owned_numel))
     total.result(results[: plan.owned_numel[rank]])
     del total
-    for peer, part in enumerate(transport.all_gather(results)):
-        rows = part[: plan.owned_numel[peer]]
-        ops.blocks_scatter(rows, layout.segments, plan.owned[peer], buffer, parallel=False)
+    gathered = transport.all_gather_uneven(results, plan.owned_numel)
+    for rows, where in zip(gathered, plan.owned, strict=True):
+        ops.blocks_scatter(rows, layout.segments, where, buffer, parallel=False)
 
 
 def _sum_owned(

@@ -237,31 +237,52 @@ static int64_t oracle_longest(const plan_case *p)
     return longest;
 }
 
-/* reference.py has the same: of 1.05 even shares the whole elements, and one more. */
-static int64_t oracle_cap(const plan_case *p)
+/* What rank `rank` may own at a level, before it is rounded up to whole blocks. */
+static int64_t oracle_cap_at(int64_t level, int64_t live, int64_t nranks)
 {
-    int64_t numel = oracle_packed_numel(&p->c.layout, p->positions, p->nunion), cap = 0;
-    while (cap < (numel + numel / 20) / p->nranks + 1)
-        cap += oracle_longest(p);
-    return cap;
+    return live < level ? (level - live) / (nranks - 1) + 1 : 0;
+}
+
+/* reference.py has the same: 1.05 even shares, or by a level that is tried from 0 on. */
+static void oracle_caps(const plan_case *p, int64_t *caps)
+{
+    int64_t numel = oracle_packed_numel(&p->c.layout, p->positions, p->nunion);
+    int64_t live[S2_MAX_RANKS] = {0}, most = 0, level = 0, longest = oracle_longest(p);
+    int64_t share = (numel + numel / 20) / p->nranks + 1;
+    for (int64_t rank = 0; rank < p->nranks; rank++) {
+        for (int64_t j = 0; j < p->nunion; j++)
+            live[rank] += touches(p, rank, p->positions[j]) ? p->blocks[j].length : 0;
+        most = live[rank] > most ? live[rank] : most;
+    }
+    for (int64_t room = p->nranks < 3 ? numel : 0; room < numel; level += room < numel) {
+        room = 0;
+        for (int64_t rank = 0; rank < p->nranks; rank++)
+            room += oracle_cap_at(level, live[rank], p->nranks);
+    }
+    int even = p->nranks < 3 || most + (p->nranks - 2) * share <= level + level / 10;
+    for (int64_t rank = 0; rank < p->nranks; rank++) {
+        int64_t cap = even ? share : oracle_cap_at(level, live[rank], p->nranks);
+        caps[rank] = (cap + longest - 1) / longest * longest;
+    }
 }
 
 static void oracle_owners(const plan_case *p, uint64_t seed, int16_t *owners)
 {
     int64_t candidates[S2_MAX_RANKS] = {0}, loads[S2_MAX_RANKS] = {0};
-    int64_t cap = oracle_cap(p), left_over = 0;
+    int64_t caps[S2_MAX_RANKS], left_over = 0;
+    oracle_caps(p, caps);
     for (int64_t j = 0; j < p->nunion; j++) {
         int64_t rank = oracle_candidate(p, seed, p->positions[j]);
         candidates[rank] += p->blocks[j].length;
-        owners[j] = candidates[rank] <= cap ? (int16_t)rank : -1;
+        owners[j] = candidates[rank] <= caps[rank] ? (int16_t)rank : -1;
         if (owners[j] >= 0) loads[rank] += p->blocks[j].length;
     }
     for (int64_t j = 0; j < p->nunion; j++) {
         if (owners[j] >= 0) continue;
         int64_t number = left_over, rank = 0;
-        while (number >= cap - loads[rank]) {
-            number -= cap - loads[rank++];
-            CHECK(rank < p->nranks);
+        while (number >= caps[rank] - loads[rank]) {
+            number -= caps[rank] - loads[rank];
+            CHECK(++rank < p->nranks);
         }
         owners[j] = (int16_t)rank;
         left_over += p->blocks[j].length;
@@ -271,16 +292,17 @@ static void oracle_owners(const plan_case *p, uint64_t seed, int16_t *owners)
 /* What the header promises about loads, whatever the steps. */
 static void check_loads(const plan_case *p, const int16_t *owners)
 {
-    int64_t loads[S2_MAX_RANKS] = {0}, cap = oracle_cap(p), longest = oracle_longest(p);
+    int64_t loads[S2_MAX_RANKS] = {0}, caps[S2_MAX_RANKS], longest = oracle_longest(p);
     int one_length = 1;
+    oracle_caps(p, caps);
     for (int64_t j = 0; j < p->nunion; j++) {
         CHECK(owners[j] >= 0 && owners[j] < p->nranks);
         loads[owners[j]] += p->blocks[j].length;
         one_length &= p->blocks[j].length == longest;
     }
     for (int64_t rank = 0; rank < p->nranks; rank++) {
-        CHECK(loads[rank] < cap + longest);
-        CHECK(!one_length || loads[rank] <= cap);
+        CHECK(loads[rank] < caps[rank] + longest);
+        CHECK(!one_length || loads[rank] <= caps[rank]);
     }
 }
 

@@ -250,6 +250,82 @@ static void test_every_length_and_alignment(void)
     free(values);
 }
 
+/* --------------------------------------- Finite values ---------------------------------------- */
+
+/* Hands out ranges of random lengths, the last one first. */
+static void run_backwards(void *self, int64_t begin, int64_t end, int64_t grain, s2_range_body body,
+                          void *body_arg)
+{
+    (void)self, (void)grain;
+    while (end > begin) {
+        int64_t middle = end - 1 - random_below(end - begin);
+        body(body_arg, middle, end);
+        end = middle;
+    }
+}
+
+static void check_finite(s2_dtype dtype, const void *values, int64_t numel, int wanted)
+{
+    static const s2_executor backwards = {run_backwards, NULL};
+    for (int v = 0; variant_use(v); v++) {
+        int64_t nbytes = numel * dtype_size(dtype);
+        int finite = -7;
+        const void *src =
+            guarded_copy(&src_memory, values, nbytes, placement_random(dtype_size(dtype)));
+        CHECK(s2_values_finite(src, dtype, numel, &finite, NULL) == S2_OK);
+        CHECK(finite == wanted);
+        CHECK(s2_values_finite(src, dtype, numel, &finite, &backwards) == S2_OK);
+        CHECK(finite == wanted);
+        guarded_check(&src_memory);
+    }
+}
+
+/* The patterns next to infinity and the NaNs at both ends, each at every place. */
+static void test_finite(void)
+{
+    uint64_t *values = test_malloc(max_numel * 8);
+    for (int i = 0; i < 4; i++) {
+        s2_dtype dtype = all_dtypes[i];
+        uint64_t infinity = element_round(dtype, INFINITY), sign = element_sign(dtype);
+        const uint64_t bad[] = {infinity, infinity + 1, sign - 1};
+        for (int64_t numel = 0; numel <= 140; numel++) {
+            case_finite(dtype, values, numel);
+            if (numel > 0) element_set(values, dtype, random_below(numel), infinity - 1);
+            test_case("%" PRId64 " of %s, finite", numel, dtype_name(dtype));
+            check_finite(dtype, values, numel, 1);
+            for (int64_t at = 0; at < numel; at++) {
+                uint64_t before = element_get(values, dtype, at);
+                uint64_t bits = bad[random_below(3)] | (random_chance(50) ? sign : 0);
+                test_case("%" PRId64 " of %s, %#" PRIx64 " at %" PRId64, numel, dtype_name(dtype),
+                          bits, at);
+                element_set(values, dtype, at, bits);
+                check_finite(dtype, values, numel, 0);
+                element_set(values, dtype, at, before);
+            }
+        }
+        case_finite(dtype, values, max_numel);
+        test_case("all of %s", dtype_name(dtype));
+        check_finite(dtype, values, max_numel, 1);
+        element_set(values, dtype, random_below(max_numel), infinity);
+        check_finite(dtype, values, max_numel, 0);
+    }
+    free(values);
+}
+
+static void test_finite_refuses(void)
+{
+    const float one = 1;
+    int finite = 7;
+    test_case("bad arguments");
+    CHECK(s2_values_finite(&one, (s2_dtype)4, 1, &finite, NULL) == S2_BAD_DTYPE);
+    CHECK(s2_values_finite(&one, S2_FLOAT32, -1, &finite, NULL) == S2_BAD_SIZE);
+    CHECK(s2_values_finite(&one, S2_FLOAT32, S2_MAX_NUMEL + 1, &finite, NULL) == S2_BAD_SIZE);
+    CHECK(s2_values_finite(NULL, S2_FLOAT32, 1, &finite, NULL) == S2_NULL_POINTER);
+    CHECK(s2_values_finite(&one, S2_FLOAT32, 1, NULL, NULL) == S2_NULL_POINTER);
+    CHECK(finite == 7);
+    CHECK(s2_values_finite(NULL, S2_FLOAT32, 0, &finite, NULL) == S2_OK && finite == 1);
+}
+
 int main(void)
 {
     test_begin("test_values");
@@ -261,6 +337,8 @@ int main(void)
     test_narrowing_to_float32();
     test_every_pair();
     test_every_length_and_alignment();
+    test_finite();
+    test_finite_refuses();
     guarded_delete(&src_memory);
     guarded_delete(&dst_memory);
     return test_end();

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""The settings of the plan ``sketch``, checked one by one."""
+
+from dataclasses import dataclass
+
+ON_OVERFLOW = ("repair", "defer", "estimate")
+MOST_ROWS = 8
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class SketchConfig:
+    """The shape of the tables, and what becomes of blocks that they cannot give back.
+
+    Attributes:
+        rows: hashes of a block, 1 to 8.  Only with two or more can colliding blocks be told apart.
+        cells: of a table for each block that is expected in it.  Three rows decode everything from
+            1.23 on, if there are many blocks.
+        margin: by how much more blocks than came in the last steps are expected, at least 1.
+        on_overflow: what becomes of blocks that stay stuck together.  ``"repair"``: they are summed
+            by an AllReduce of their own.  ``"defer"``: they are 0 this time, and each rank keeps
+            its own values and adds them to its next gradient.  ``"estimate"``: the median over rows
+            of what is in their cells.
+        fixed: a table keeps the size that the first step asks for.
+        error_feedback: with ``"estimate"``, each rank keeps what the estimate missed and adds it to
+            its next gradient; estimates are then damped, or the errors would grow from step to
+            step (``docs/sketch.md``).
+
+    Raises:
+        TypeError, ValueError: a setting is not of its kind, or not among the accepted values.
+    """
+
+    rows: int = 3
+    cells: float = 1.3
+    margin: float = 1.1
+    on_overflow: str = "repair"
+    fixed: bool = False
+    error_feedback: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rows, int) or isinstance(self.rows, bool):
+            raise TypeError(f"sketch rows must be a whole number, but is {self.rows!r}")
+        if not 1 <= self.rows <= MOST_ROWS:
+            raise ValueError(f"sketch rows must lie between 1 and {MOST_ROWS}, but is {self.rows}")
+        for name, least in (("cells", 0.0), ("margin", 1.0)):
+            value = getattr(self, name)
+            if not _is_number(value):
+                raise TypeError(f"sketch {name} must be a number, but is {value!r}")
+            if not least <= value <= 1000.0 or value == 0.0:
+                bound = "above 0" if least == 0.0 else "at least 1"
+                raise ValueError(f"sketch {name} must be {bound} and at most 1000, but is {value}")
+        if self.on_overflow not in ON_OVERFLOW:
+            accepted = ", ".join(map(repr, ON_OVERFLOW))
+            raise ValueError(
+                f"sketch on_overflow must be one of {accepted}, but is {self.on_overflow!r}"
+            )
+        for name in ("fixed", "error_feedback"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise TypeError(f"sketch {name} must be True or False, but is {value!r}")
+        if self.error_feedback and self.on_overflow != "estimate":
+            raise ValueError(
+                'sketch error_feedback goes with on_overflow="estimate", but on_overflow is '
+                f"{self.on_overflow!r}"
+            )
