@@ -503,19 +503,23 @@ s2_status s2_sketch_scratch_nbytes(const s2_sketch *sketch, int64_t n, int64_t *
  *
  *   values   the block, or +0.0 where it is stuck
  *   decoded  1, or 0 where it is stuck
- *   bounds   how far any of its elements can be from the exact sum; infinite where it is stuck
+ *   bounds   how far its elements are likely to be from the exact sums at most; infinite where it
+ *            is stuck
  *
  * The table is used up: cells with stuck blocks hold the sums of these, and others mean nothing.
  * `scratch` is aligned for uint64_t.
  *
  * The bound.  With u = 2^-24, a sum of two is off by u of itself at most.  A cell that began with k
  * blocks has seen no more than k - 1 additions on the ranks, nranks - 1 between them and k - 1
- * subtractions, and none gave more than the magnitudes of its blocks together.  So each block of a
- * largest magnitude m adds at most (2 k + nranks - 3) u m to the error of the cell, the one that is
- * read from it as well as those that were subtracted; and these bring along their own bound.  What
- * rounding did where it compounds, u squared, is left out.  Magnitudes are those of the sums: where
- * ranks cancel each other, their parts may have been larger, and so may the errors, as in any
- * AllReduce.
+ * subtractions, and none gave more than the magnitudes of its blocks together.  So a block of a
+ * largest magnitude m has a part in no more than 2 k + nranks - 3 errors of the cell, each u m at
+ * most.  Errors of roundings are as good as independent, and hashes give them their signs, so that
+ * it is squares that add up.  To the square of the cell's bound each block that is read or was
+ * subtracted gives (2 u m)^2 as many times, their number rounded up to a power of two, and one that
+ * was subtracted gives the square of its own bound as well.  With twice the largest error that a
+ * rounding can have, no element is likely to be outside; were all errors at their largest and of
+ * one sign, it could be.  Magnitudes are those of the sums: where ranks cancel each other, their
+ * parts may have been larger, and so may the errors, as in any AllReduce.
  */
 s2_status s2_sketch_peel(const s2_sketch *sketch, float *table, const int64_t *ids, int64_t n,
                          int64_t nranks, int64_t max_rounds, float *values, uint8_t *decoded,

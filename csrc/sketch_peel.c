@@ -136,12 +136,20 @@ static int64_t drain_marks(struct peeling *p)
     return count;
 }
 
-/* What rounding in `cell` can have made of a block whose largest magnitude is `norm`: see s2.h.  In
- * double, where the product is exact up to loads of 2^27, so that a fused multiply-add changes
- * nothing. */
+/* The square of a bound.  Exact in double, so that a fused multiply-add changes nothing. */
+static double square(float bound) { return (double)bound * (double)bound; }
+
+/* What rounding in `cell` can have made of a block whose largest magnitude is `norm`, squared: see
+ * s2.h.  This is exact, too, which is why the number of roundings becomes a power of two. */
 static double rounding(const struct peeling *p, const struct cell *cell, float norm)
 {
-    return (double)(2 * (int64_t)cell->load + p->nranks - 3) * 0x1p-24 * (double)norm;
+    const int64_t count = 2 * (int64_t)cell->load + p->nranks - 3;
+    double power = 1;
+
+    if (count == 0) return 0;
+    while (power < (double)count)
+        power *= 2;
+    return power * 0x1p-46 * square(norm);
 }
 
 static void take(struct peeling *p, const struct s2_move *moves, int64_t n)
@@ -150,7 +158,7 @@ static void take(struct peeling *p, const struct s2_move *moves, int64_t n)
     for (int64_t k = 0; k < n; k++) {
         const struct cell *cell = &p->cells[moves[k].cell];
         int64_t i = moves[k].index;
-        p->bounds[i] = (float)((double)cell->bound + rounding(p, cell, p->norms[i]));
+        p->bounds[i] = (float)sqrt(square(cell->bound) + rounding(p, cell, p->norms[i]));
         p->decoded[i] = 1;
     }
 }
@@ -203,8 +211,8 @@ static void subtract_blocks(struct peeling *p, int64_t count)
             struct cell *cell = &p->cells[moves[m].cell];
             int64_t i = moves[m].index;
             if (cell->count == 0) continue;
-            cell->bound = (float)((double)cell->bound +
-                                  ((double)p->bounds[i] + rounding(p, cell, p->norms[i])));
+            cell->bound = (float)sqrt(square(cell->bound) +
+                                      (square(p->bounds[i]) + rounding(p, cell, p->norms[i])));
             moves[nleft++] = moves[m];
         }
         p->kernels->sketch_add(p->table, p->values, p->sketch->block, moves, nleft);

@@ -40,8 +40,9 @@ class Peeled:
     Attributes:
         values: float32 [n, block], the blocks; +0.0 where one is stuck.
         decoded: bool [n], whether it is not.
-        bounds: float32 [n], how far an element of the block can be from the exact sum: 0 where one
-            sketch gave a block that it held alone in a cell, infinite where the block is stuck.
+        bounds: float32 [n], how far the block's elements are likely to be from the exact sums at
+            most: 0 where one sketch gave a block that it held alone in a cell, infinite where the
+            block is stuck.
     """
 
     values: Tensor
@@ -78,8 +79,8 @@ class CountSketch:
         dist.all_reduce(sketch.table)
         peeled = sketch.peel(union.positions(), nsketches=dist.get_world_size())
 
-    where ``union`` is the bitmap of what any rank has inserted; ``Bitmap`` says how to get it.  That
-    is gloo; over NCCL it is a copy on the device that is summed, and copied back into the table.
+    where ``union`` is the bitmap of what any rank has inserted; ``Bitmap`` says how to get it.
+    That is gloo; over NCCL a copy on the device is summed, and copied back into the table.
 
     Two blocks that share all their cells cannot be told apart, whatever the size of the table.  A
     fresh seed has fresh collisions: take another for every round of a protocol, so that no pair of
@@ -112,7 +113,7 @@ class CountSketch:
     def for_blocks(
         cls, n: int, block: int, rows: int = 3, cells: float | None = None, seed: int = 0
     ) -> "CountSketch":
-        """A sketch from which ``n`` blocks can be peeled, but for 1 % of all seeds or fewer.
+        """A sketch from which ``n`` blocks can be peeled, but for about 1 % of all seeds or fewer.
 
         Then, as a rule, two blocks share all their cells, which of n (n - 1) / 2 pairs happens with
         probability width^-rows to each.  So the width is at least what makes that 1 % in all, and

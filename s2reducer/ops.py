@@ -311,8 +311,9 @@ def sketch_peel(
     """Reads from ``table``, the sum of ``nranks`` tables, all blocks that can be told apart.
 
     ``ids`` must name all blocks that are in it.  ``values`` becomes the blocks, or +0.0 where one
-    is stuck, ``decoded`` (bool, [n]) whether it is not, and ``bounds`` (float32, [n]) how far any
-    element of it can be from the exact sum, infinite where it is stuck; ``s2.h`` derives it.
+    is stuck, ``decoded`` (bool, [n]) whether it is not, and ``bounds`` (float32, [n]) how far
+    its elements are likely to be from the exact sums at most, infinite where it is stuck; ``s2.h``
+    derives it.
     ``scratch`` is uint8, of ``sketch_scratch_nbytes``, and begins at a multiple of 8 bytes.
     ``max_rounds`` of 0 means until no block is alone in a cell.  The table is used up: cells with
     stuck blocks hold the sums of these, others nothing that means anything.

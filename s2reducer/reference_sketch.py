@@ -5,6 +5,7 @@ A table is float32 of the shape [rows, width, block], ``ids`` ascend strictly, a
 float32 of the shape [n, block].  The rules are those of ``csrc/s2.h``, to the last bit.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -88,7 +89,9 @@ def peel(
     norms, bounds = [0.0] * len(ids), [float("inf")] * len(ids)
 
     def rounding(cell: tuple[int, int], index: int) -> float:
-        return (2 * loads[cell] + nranks - 3) * 2.0**-24 * norms[index]
+        count = 2 * loads[cell] + nranks - 3
+        power = 1 << (count - 1).bit_length() if count else 0
+        return power * (2.0**-23 * norms[index]) ** 2
 
     rounds: list[list[int]] = []
     while not max_rounds or len(rounds) < max_rounds:
@@ -103,7 +106,8 @@ def peel(
             row, cell, sign = sources[index][0]
             values[index] = sign * table[row, cell] + 0.0
             norms[index] = float(values[index].abs().max())
-            bounds[index] = _float32(cell_bounds[row, cell] + rounding((row, cell), index))
+            squares = cell_bounds[row, cell] ** 2 + rounding((row, cell), index)
+            bounds[index] = _float32(math.sqrt(squares))
         for index in taken:
             for row, cell, _ in where[index]:
                 undecoded[row, cell].remove(index)
@@ -111,8 +115,9 @@ def peel(
             for row, cell, sign in where[index]:
                 if undecoded[row, cell]:
                     table[row, cell] -= sign * values[index]
-                    growth = bounds[index] + rounding((row, cell), index)
-                    cell_bounds[row, cell] = _float32(cell_bounds[row, cell] + growth)
+                    growth = bounds[index] ** 2 + rounding((row, cell), index)
+                    squares = cell_bounds[row, cell] ** 2 + growth
+                    cell_bounds[row, cell] = _float32(math.sqrt(squares))
         rounds.append(taken)
     decoded = [bound != float("inf") for bound in bounds]
     return Peeled(values, decoded, bounds, rounds, table)

@@ -25,9 +25,9 @@ class SketchConfig:
             its own values and adds them to its next gradient.  ``"estimate"``: the median over rows
             of what is in their cells.
         fixed: a table keeps the size that the first step asks for.
-        error_feedback: with ``"estimate"``, each rank keeps what the estimate missed and adds it to
-            its next gradient; estimates are then damped, or the errors would grow from step to
-            step (``docs/sketch.md``).
+        error_feedback: with ``"estimate"`` and one row, each rank keeps what the estimate missed
+            and adds it to its next gradient; estimates are then damped, or the errors would grow
+            from step to step (``docs/sketch.md``).
 
     Raises:
         TypeError, ValueError: a setting is not of its kind, or not among the accepted values.
@@ -65,4 +65,9 @@ class SketchConfig:
             raise ValueError(
                 'sketch error_feedback goes with on_overflow="estimate", but on_overflow is '
                 f"{self.on_overflow!r}"
+            )
+        if self.error_feedback and self.rows != 1:
+            raise ValueError(
+                f"sketch error_feedback goes with one row, but rows is {self.rows}: medians of the "
+                "ranks do not add up to the median of the sum"
             )

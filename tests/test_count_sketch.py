@@ -123,6 +123,17 @@ def test_sizes() -> None:
     assert eval(repr(sketch)) == sketch
 
 
+def test_what_is_equal() -> None:
+    ids, values = draw_ids(9), whole(9, 2) + 0.5
+    assert with_blocks(CountSketch(3, 7, 2), ids, values) != CountSketch(3, 7, 2)
+    assert CountSketch(3, 7, 2, seed=5) == CountSketch(3, 7, 2, seed=5)
+    assert CountSketch(3, 7, 2, seed=5) != CountSketch(3, 7, 2, seed=6)
+    assert CountSketch(3, 7, 2) != CountSketch(7, 3, 2)
+    assert CountSketch(3, 7, 2) != 5
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(CountSketch(3, 7, 2))
+
+
 # ------------------------------------------------------------------------------------------------
 # Sums
 # ------------------------------------------------------------------------------------------------
@@ -342,121 +353,6 @@ def test_a_file_of_something_else(tmp_path: Path) -> None:
     Bitmap(5).save(tmp_path / "bitmap.pt")
     with pytest.raises(ValueError, match="this is no state of a CountSketch, which has the keys"):
         CountSketch.load(tmp_path / "bitmap.pt")
-
-
-# ------------------------------------------------------------------------------------------------
-# What is refused
-# ------------------------------------------------------------------------------------------------
-
-IDS, VALUES = torch.tensor([5, 2]), torch.ones(2, 3)
-
-
-@pytest.mark.parametrize(
-    ("ids", "values", "error", "sentence"),
-    [
-        ([5, 2], VALUES, TypeError, "ids must be a tensor of int64, but is list"),
-        (IDS.int(), VALUES, TypeError, "ids must be int64, but is int32"),
-        (IDS[:, None], VALUES, ValueError, r"ids must have one dimension, but are \[2, 1\]"),
-        (torch.tensor([5, -2]), VALUES, ValueError, "ids must be 0 or more, but one is -2"),
-        (torch.tensor([5, 5]), VALUES, ValueError, "ids must not repeat, but 5 does"),
-        (IDS.to("meta"), VALUES, ValueError, "ids must be dense and on the CPU, but is on meta"),
-        (IDS, [1.0], TypeError, "values must be a tensor of float32 or float16 or bfloat16"),
-        (IDS, VALUES.double(), TypeError, "values must be float32 .*, but is float64"),
-        (IDS, VALUES[:1], ValueError, r"values must have the shape \[2, 3\], but have \[1, 3\]"),
-        (IDS, torch.ones(2, 4), ValueError, r"values must have the shape \[2, 3\]"),
-        (IDS, torch.ones(6), ValueError, r"values must have the shape \[2, 3\], but have \[6\]"),
-        (IDS[:0], VALUES, ValueError, r"values must have the shape \[0, 3\]"),
-    ],
-)
-def test_wrong_blocks_change_nothing(
-    ids: Tensor, values: Tensor, error: type[Exception], sentence: str
-) -> None:
-    sketch = CountSketch(3, 7, 3)
-    with pytest.raises(error, match=sentence):
-        sketch.insert(ids, values)
-    assert sketch == CountSketch(3, 7, 3)
-    if "ids" in sentence:
-        for read in (sketch.estimate, sketch.peel):
-            with pytest.raises(error, match=sentence):
-                read(ids)
-
-
-def test_other_sketches_change_nothing() -> None:
-    ids, values = draw_ids(30), whole(30, 2)
-    sketch = with_blocks(CountSketch(3, 7, 2, seed=5), ids, values)
-    for shape in ((2, 7, 2), (3, 8, 2), (3, 7, 3), (3, 7, 1)):
-        with pytest.raises(ValueError, match="other must have the shape and seed of CountSketch"):
-            sketch.merge(CountSketch(*shape, seed=5))
-    with pytest.raises(ValueError, match=r"other must have .*seed=5.*, but is .*seed=6"):
-        sketch.merge(with_blocks(CountSketch(3, 7, 2, seed=6), ids, values))
-    with pytest.raises(TypeError, match="other must be a CountSketch, but is Tensor"):
-        sketch.merge(torch.ones(3, 7, 2))  # type: ignore[arg-type]
-    assert sketch == with_blocks(CountSketch(3, 7, 2, seed=5), ids, values)
-    assert sketch != with_blocks(CountSketch(3, 7, 2, seed=6), ids, values)
-    assert CountSketch(3, 7, 2, seed=5) != CountSketch(3, 7, 2, seed=6)
-    assert sketch != 5
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(sketch)
-
-
-@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
-def test_a_table_that_is_not_finite_is_not_peeled(bad: float) -> None:
-    ids, values = draw_ids(30), whole(30, 2)
-    values[7, 1] = bad
-    sketch = with_blocks(CountSketch(3, 20, 2), ids, values)
-    bits = sketch.table.view(torch.int32).clone()
-    for consume in (False, True):
-        with pytest.raises(ValueError, match="the table must be finite to be peeled"):
-            sketch.peel(ids, consume=consume)
-    assert torch.equal(sketch.table.view(torch.int32), bits)
-
-
-@pytest.mark.parametrize(
-    ("nsketches", "error"), [(0, ValueError), (257, ValueError), (1.0, TypeError)]
-)
-def test_wrong_numbers_of_sketches(nsketches: int, error: type[Exception]) -> None:
-    ids, values = draw_ids(30), whole(30, 2)
-    sketch = with_blocks(CountSketch(3, 20, 2), ids, values)
-    with pytest.raises(error, match="nsketches must"):
-        sketch.peel(ids, nsketches, consume=True)
-    assert sketch == with_blocks(CountSketch(3, 20, 2), ids, values)
-
-
-@pytest.mark.parametrize(
-    ("shape", "error", "sentence"),
-    [
-        ((0, 7, 3), ValueError, "rows must lie between 1 and 8, but is 0"),
-        ((9, 7, 3), ValueError, "rows must lie between 1 and 8, but is 9"),
-        ((True, 7, 3), TypeError, "rows must be a whole number, but is True"),
-        ((3, 0, 3), ValueError, "width must lie between 1 and 4294967295, but is 0"),
-        ((3, 2**32, 3), ValueError, "width must lie between 1 and 4294967295"),
-        ((3, 7.0, 3), TypeError, "width must be a whole number, but is 7.0"),
-        ((3, 7, 0), ValueError, "block must lie between 1 and"),
-        ((3, 7, 3, -1), ValueError, "seed must lie between 0 and 18446744073709551615"),
-        ((3, 7, 3, 2**64), ValueError, "seed must lie between 0 and 18446744073709551615"),
-    ],
-)
-def test_wrong_shapes(shape: tuple[int, int, int], error: type[Exception], sentence: str) -> None:
-    with pytest.raises(error, match=sentence):
-        CountSketch(*shape)
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "sentence"),
-    [
-        ({"n": -1}, ValueError, "n must lie between 0 and"),
-        ({"n": 1.0}, TypeError, "n must be a whole number"),
-        ({"rows": 1}, ValueError, "rows must lie between 2 and 8, but is 1"),
-        ({"cells": 1.222}, ValueError, "cells must lie above 1.222, which 3 rows need"),
-        ({"cells": 1.9, "rows": 2}, ValueError, "cells must lie above 2.0, which 2 rows need"),
-        ({"cells": math.nan}, ValueError, "cells must lie above .* but is nan"),
-        ({"cells": "1.3"}, TypeError, "cells must be a number or None, but is '1.3'"),
-        ({"block": 0}, ValueError, "block must lie between 1 and"),
-    ],
-)
-def test_wrong_settings(settings: dict[str, object], error: type[Exception], sentence: str) -> None:
-    with pytest.raises(error, match=sentence):
-        CountSketch.for_blocks(**({"n": 10, "block": 4} | settings))  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------------

@@ -237,10 +237,11 @@ def test_blocks_are_within_their_bounds() -> None:
     bounds = peeled.bounds[peeled.decoded].double()
     assert bool((error <= bounds).all())
     assert float(error.max()) > 0
-    # It is no idle bound: half of the blocks are known to 2^-10 of their largest element.
+    # It is no idle bound: half of the blocks are known to 2^-13 of their largest element.
     norms = exact.abs().amax(1)[peeled.decoded]
-    assert float((bounds / norms).median()) < 2.0**-10
-    alone = bounds == 3 * 2.0**-24 * peeled.values.abs().amax(1)[peeled.decoded].double()
+    assert float((bounds / norms).median()) < 2.0**-13
+    sizes = peeled.values.abs().amax(1)[peeled.decoded].double()
+    alone = bounds == (4 * (2.0**-23 * sizes) ** 2).sqrt()  # of three roundings, and so of four
     assert int(alone.sum()) > n / 10
 
 

@@ -200,6 +200,17 @@ class Decoded:
         return [(number, places[part]) for number, places, part in pieces]
 
 
+def _damping(one: Decoded) -> float:
+    """What estimates are divided by, so that what they miss is less than all of it.
+
+    An estimate by one row is off by the other blocks in its cell.  If K blocks fall into c cells, a
+    block meets K / c others in the mean, and one of the S that meet any K / c times K / S.  Were
+    all of one size, dividing by one and that much would leave the least.
+    """
+    blocks, stuck = one.places.numel(), int(one.stuck.sum())
+    return 1.0 + blocks / one.table.width * blocks / stuck
+
+
 @dataclass
 class Decoder:
     """From a summed message to the sums of the union's blocks.
@@ -268,18 +279,32 @@ class Decoder:
             return
         rows = torch.empty(places.numel(), one.table.block)
         ops.sketch_estimate(one.cells, one.table.seed, places, rows)
-        if self.config.error_feedback:
-            # An estimate has the variance K / c, in units of the blocks' squares.  Divided by one
-            # and that much it misses less than everything, so what is owed does not grow for ever.
-            damping = 1.0 + places.numel() / one.table.width
-            ops.values_convert(rows.view(-1), rows.view(-1), damping, parallel=False)
-        one.rows[one.stuck] = rows
         self.tally.estimated += places.numel()
         if self.config.error_feedback:
-            chosen = one.chosen(one.stuck)
-            parts = torch.split_with_sizes(rows, [part.numel() for _, part in chosen])
-            for (number, part), applied in zip(chosen, parts, strict=True):
-                self._owe(number, part, self.own.gather(number, part, 1.0).sub_(applied))
+            damping = _damping(one)
+            ops.values_convert(rows.view(-1), rows.view(-1), damping, parallel=False)
+            self._owe_what_is_missed(one, places, damping)
+        one.rows[one.stuck] = rows
+
+    def _owe_what_is_missed(self, one: Decoded, places: Tensor, damping: float) -> None:
+        """What this rank has, less its share of the estimates.
+
+        With one row, estimates are sums of cells: that of the sum is the sum of those of the ranks'
+        own tables.  A rank that owed what it has less the *mean* of the estimates would owe more
+        and more of a block that it alone has, and others less and less than nothing.
+        """
+        cells = torch.zeros_like(one.cells)
+        for number in one.table.segments:
+            if self.own.finite[number]:
+                own = self.own.gather(number, self.own.places[number], 1.0)
+                ops.sketch_insert(cells, one.table.seed, self.own.places[number], own)
+        share = torch.empty(places.numel(), one.table.block)
+        ops.sketch_estimate(cells, one.table.seed, places, share)
+        ops.values_convert(share.view(-1), share.view(-1), damping, parallel=False)
+        chosen = one.chosen(one.stuck)
+        shares = torch.split_with_sizes(share, [part.numel() for _, part in chosen])
+        for (number, part), applied in zip(chosen, shares, strict=True):
+            self._owe(number, part, self.own.gather(number, part, 1.0).sub_(applied))
 
     def _defer(self, one: Decoded) -> None:
         self.tally.deferred += int(one.stuck.sum())

@@ -34,10 +34,17 @@ static int64_t count_left(const oracle_peeling *o, int64_t cell)
     return count;
 }
 
+/* The squares that a block gives to a cell's bound. */
 static double oracle_rounding(const oracle_peeling *o, int64_t cell, int64_t i)
 {
     double additions = 2.0 * (double)o->loads[cell] - 2 + (double)(o->nranks - 1);
-    return additions * (double)o->norms[i] / 16777216.0;
+    double each = 2 * (double)o->norms[i] / 16777216.0;
+    return additions == 0 ? 0 : exp2(ceil(log2(additions))) * each * each;
+}
+
+static float oracle_root(double bound, double squares)
+{
+    return (float)sqrt(bound * bound + squares);
 }
 
 static void oracle_take(oracle_peeling *o, int64_t i, place at)
@@ -51,7 +58,8 @@ static void oracle_take(oracle_peeling *o, int64_t i, place at)
         if (fabsf(values[e]) > o->norms[i]) o->norms[i] = fabsf(values[e]);
     }
     o->out->decoded[i] = 1;
-    o->out->bounds[i] = (float)((double)o->cell_bounds[at.cell] + oracle_rounding(o, at.cell, i));
+    o->out->bounds[i] =
+        oracle_root((double)o->cell_bounds[at.cell], oracle_rounding(o, at.cell, i));
 }
 
 static void oracle_subtract(oracle_peeling *o, int64_t i)
@@ -64,8 +72,9 @@ static void oracle_subtract(oracle_peeling *o, int64_t i)
             float value = o->out->values[i * block + e];
             o->out->table[at.cell * block + e] -= at.negative ? -value : value;
         }
-        double growth = (double)o->out->bounds[i] + oracle_rounding(o, at.cell, i);
-        o->cell_bounds[at.cell] = (float)((double)o->cell_bounds[at.cell] + growth);
+        double own = (double)o->out->bounds[i];
+        o->cell_bounds[at.cell] = oracle_root((double)o->cell_bounds[at.cell],
+                                              own * own + oracle_rounding(o, at.cell, i));
     }
 }
 
@@ -252,8 +261,11 @@ static void test_example_of_the_header(void)
     CHECK(s2_sketch_peel(&sketch, table, ids, 3, 1, 0, out, decoded, bounds, scratch, nbytes,
                          &ndecoded, &nrounds) == S2_OK);
     CHECK(ndecoded == 3 && nrounds == 2 && memcmp(out, values, sizeof(values)) == 0);
-    /* The second came from a cell of two, from which the third was taken: 2^-23 of each. */
-    CHECK(bounds[0] == 0 && bounds[2] == 0 && bounds[1] == 16 * 0x1p-23f);
+    /* The second came from a cell of two, from which the third was taken: two roundings, for each
+     * twice the square of 2^-23. */
+    const double left = (double)(float)sqrt(2 * 81 * 0x1p-46);
+    CHECK(bounds[0] == 0 && bounds[2] == 0);
+    CHECK(bounds[1] == (float)sqrt(left * left + 2 * 49 * 0x1p-46));
 }
 
 /* Two blocks that share all their cells are stuck, and say so; a third is not. */
