@@ -40,6 +40,10 @@ def world_sizes(*sizes: int) -> list[Any]:
     return [size if size <= 3 else pytest.param(size, marks=pytest.mark.slow) for size in sizes]
 
 
+# The plan, for parametrize(): what it has of its own is tested by itself.
+SKETCH = pytest.param("sketch", marks=pytest.mark.slow)
+
+
 class RankFailure(AssertionError):
     """At least one rank raised, died or did not finish."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks, assert_same_on_all_ranks, world_sizes
+from ranks import SKETCH, Ranks, assert_same_on_all_ranks, world_sizes
 from torch import Tensor
 
 import s2reducer
@@ -48,7 +48,7 @@ def reduce(
 
 
 @pytest.mark.parametrize("world_size", world_sizes(1, 2, 3, 5, 8))
-@pytest.mark.parametrize("plan", ["auto", "dense", "gather", "owner", "sketch", "union"])
+@pytest.mark.parametrize("plan", ["auto", "dense", "gather", "owner", "union", SKETCH])
 def test_sums_and_means(ranks: Ranks, plan: str, world_size: int) -> None:
     for shape in [(3000, 32), (), (7,), (0, 5), (2, 3, 4)]:
         for op in ("sum", "mean"):
@@ -56,7 +56,7 @@ def test_sums_and_means(ranks: Ranks, plan: str, world_size: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("plan", ["auto", "owner", "sketch", "union"])
+@pytest.mark.parametrize("plan", ["auto", "owner", "union", SKETCH])
 def test_every_float(ranks: Ranks, dtype: torch.dtype, plan: str) -> None:
     for op in ("sum", "mean"):
         ranks.run(3, reduce, SEED, (2000, 16), dtype, op, {"plan": plan})

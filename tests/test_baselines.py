@@ -255,7 +255,7 @@ def test_formulas_of_a_small_table() -> None:
         "zen": (3 * (8 * 68 + 20 * 64 + 8), 3 / 4 * (8 * 68 + 20 * 64 + 8)),
     }
     for plan, figures in expected.items():
-        assert formula(plan, point, 4, 20) == figures, plan
+        assert formula(plan, point, 4, 20)[:2] == figures, plan
 
 
 @pytest.mark.slow

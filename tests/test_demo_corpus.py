@@ -80,6 +80,7 @@ sys.exit(read(forbidden))
 """
 
 
+@pytest.mark.slow
 def test_text_without_permission(public_folder: Path) -> None:
     forbidden = write(public_folder / "forbidden", b"words")
     forbidden.chmod(0)
@@ -165,6 +166,7 @@ def test_docstrings_are_read_in_order_and_nothing_is_run(tmp_path: Path) -> None
     assert text.source == "Python's help topics and the docstrings of 2 library files"
 
 
+@pytest.mark.slow
 def test_the_default_text_is_large_enough() -> None:
     text = corpus.read_default()
     assert text.nbytes > 1_500_000

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from pairs import FLAGS, LEAST_BUCKETS, STEPS, Pair, given, make_tables
-from ranks import EXACT_UNIT, Given, Ranks, assert_same_on_all_ranks, exact_gradient
+from ranks import EXACT_UNIT, SKETCH, Given, Ranks, assert_same_on_all_ranks, exact_gradient
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -187,7 +187,7 @@ def test_micro_batches_are_counted_once(ranks: Ranks, plan: str, flags: str) -> 
     ranks.run(2, accumulate, plan, FLAGS[flags], None)
 
 
-@pytest.mark.parametrize("plan", ["auto", "owner", "sketch", "union"])
+@pytest.mark.parametrize("plan", ["auto", "owner", "union", SKETCH])
 def test_what_only_an_unsynced_micro_batch_uses_is_reduced_too(ranks: Ranks, plan: str) -> None:
     ranks.run(2, accumulate, plan, FLAGS["find_unused_parameters"], {0, 1, 3, 5, 6, 7})
 
@@ -273,7 +273,7 @@ def accumulate_rows(plan: str) -> None:
     assert_same_on_all_ranks(list(pair.hooked.parameters()))
 
 
-@pytest.mark.parametrize("plan", ["auto", "owner", "sketch", "union"])
+@pytest.mark.parametrize("plan", ["auto", "owner", "union", SKETCH])
 def test_sparse_gradients_accumulate(ranks: Ranks, plan: str) -> None:
     ranks.run(2, accumulate_rows, plan)
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from pairs import STEPS, Pair, given, make_tables
-from ranks import EXACT_UNIT, Given, Ranks, assert_same_on_all_ranks, exact_gradient
+from ranks import EXACT_UNIT, SKETCH, Given, Ranks, assert_same_on_all_ranks, exact_gradient
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-PLANS = ["auto", "dense", "gather", "owner", "sketch", "union"]
+PLANS = ["auto", "dense", "gather", "owner", "union", SKETCH]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 BAD_STEP = 3
 
@@ -90,7 +90,7 @@ def spoil_sparse_gradients(plan: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("plan", ["auto", "owner", "sketch", "union"])
+@pytest.mark.parametrize("plan", ["auto", "owner", "union", SKETCH])
 def test_non_finite_elements_of_sparse_gradients_stay_alone(ranks: Ranks, plan: str) -> None:
     for found in ranks.run(2, spoil_sparse_gradients, plan):
         assert found == [4 if step == BAD_STEP else 0 for step in range(STEPS)]
@@ -260,7 +260,7 @@ def sparse_in_wrapper(plan: str, dtype: torch.dtype) -> Any:
 
 
 @pytest.mark.parametrize("dtype", WRAPPERS)
-@pytest.mark.parametrize("plan", ["auto", "owner", "sketch", "union"])
+@pytest.mark.parametrize("plan", ["auto", "owner", "union", SKETCH])
 def test_sparse_gradients_inside_the_wrappers(ranks: Ranks, plan: str, dtype: torch.dtype) -> None:
     ranks.run(2, sparse_in_wrapper, plan, dtype)
 

@@ -50,8 +50,10 @@ def test_every_flag(ranks: Ranks, count: int, model: str, flags: str) -> None:
 
 
 OTHER_PLANS = [(model, "auto") for model in MODELS]
-OTHER_PLANS += [("tables", plan) for plan in ("owner", "gather", "dense", "sketch")]
-OTHER_PLANS += [("layouts", "sketch")]
+OTHER_PLANS += [("tables", plan) for plan in ("owner", "gather", "dense")]
+OTHER_PLANS += [
+    pytest.param(model, "sketch", marks=pytest.mark.slow) for model in ("tables", "layouts")
+]
 
 
 @pytest.mark.parametrize(("model", "plan"), OTHER_PLANS)

@@ -110,6 +110,7 @@ def train_half(seed: int, dtype: torch.dtype) -> None:
         assert_same_on_all_ranks(results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_types_are_summed_in_float32(ranks: Ranks, dtype: torch.dtype) -> None:
     ranks.run(3, train_half, SEED, dtype)
@@ -172,7 +173,7 @@ def train_adam(seed: int, sparse: bool) -> float:
     return apart / way
 
 
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("sparse", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_adam_ends_where_dense_adam_ends(ranks: Ranks, sparse: bool) -> None:
     for apart in ranks.run(3, train_adam, SEED, sparse):
         assert apart < 1e-3
@@ -317,7 +318,7 @@ def defer(seed: int, cells: float, dtype: torch.dtype, sparse: bool) -> int:
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("cells", [0.4, 1.0])
+@pytest.mark.parametrize("cells", [0.4, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_deferred_blocks_are_never_lost(
     ranks: Ranks, cells: float, dtype: torch.dtype, sparse: bool
 ) -> None:
@@ -351,7 +352,7 @@ def overflow(seed: int, policy: str, cells: float) -> str:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("cells", [1e-6, 0.1, 0.5])
+@pytest.mark.parametrize("cells", [1e-6, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_too_small_a_table_is_never_taken_for_exact(
     ranks: Ranks, policy: str, cells: float
 ) -> None:
@@ -378,7 +379,7 @@ def estimate_error(seed: int, compression: float) -> tuple[float, float]:
     return errors / squares, 1 / compression
 
 
-@pytest.mark.parametrize("compression", [0.25, 1.0, 4.0])
+@pytest.mark.parametrize("compression", [0.25, pytest.param(4.0, marks=pytest.mark.slow)])
 def test_the_papers_estimate_has_the_error_that_theory_says(
     ranks: Ranks, compression: float
 ) -> None:
@@ -416,6 +417,7 @@ def feed_back(seed: int) -> tuple[float, float]:
     return lost, float((applied - all_of_it).norm() / all_of_it.norm())
 
 
+@pytest.mark.slow
 def test_error_feedback_gives_back_what_estimates_miss(ranks: Ranks) -> None:
     for lost, apart in ranks.run(2, feed_back, SEED):
         assert lost < 1e-5
@@ -487,9 +489,32 @@ def reduce_live(nblocks: int, live: int) -> None:
         assert torch.equal(result, values)
 
 
-@pytest.mark.parametrize("live", [0, 1, 2, 500, 1000])
+@pytest.mark.parametrize("live", [0, 1, 500, 1000])
 def test_none_one_and_all_blocks(ranks: Ranks, live: int) -> None:
     ranks.run(2, reduce_live, 1000, live)
+
+
+def huge_table(seed: int) -> int:
+    """A billion rows: nothing as long could be allocated.  Returns the longest message."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    numbers = torch.Generator().manual_seed(seed)
+    rows = torch.randint(0, 10**9, (world_size, 30), generator=numbers)
+    rows[:, 0] = 10**9 - 1
+    ones = torch.ones(30, 4)
+    own = torch.sparse_coo_tensor(rows[rank : rank + 1], ones * (rank + 1), (10**9, 4))
+    with recorded_collectives() as calls:
+        result = s2reducer.all_reduce(own, op="sum", plan="sketch")
+    where = {int(row): n for n, row in enumerate(result.indices()[0])}
+    expected = torch.zeros(len(where), 4)
+    for other in range(world_size):
+        for row in rows[other].tolist():
+            expected[where[row]] += other + 1
+    assert torch.equal(result.values(), expected)
+    return max(length for _, _, length in calls)
+
+
+def test_row_numbers_up_to_a_billion(ranks: Ranks) -> None:
+    assert max(ranks.run(3, huge_table, SEED)) < 10_000
 
 
 def grow(seed: int) -> list[str]:
@@ -507,6 +532,7 @@ def grow(seed: int) -> list[str]:
     return reasons
 
 
+@pytest.mark.slow
 def test_more_blocks_than_expected_are_repaired(ranks: Ranks) -> None:
     for reasons in ranks.run(2, grow, SEED):
         blocks, repaired = (int(part.split()[0]) for part in reasons[2].split(", "))
