@@ -121,9 +121,8 @@ COLUMNS: dict[str, dict[str, tuple[str, Format]]] = {
     },
     "zeros": CASE
     | {
-        "zeros": ("zeros_not_zero", percent),
-        "Adam": ("adam_moves_zeros_by", fixed(2)),
-        "in the plan": ("zeros_not_zero_in_plan", percent),
+        "not zero": ("zeros_not_zero", percent),
+        "Adam": ("adam_moves_zeros_by", fixed(4)),
         "set to zero": ("set_to_zero", scientific),
         "of bound, median": ("median_of_bound", fixed(3)),
         "of bound, most": ("most_of_bound", fixed(3)),

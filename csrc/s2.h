@@ -273,8 +273,8 @@ s2_status s2_list_decode(const uint8_t *list, int64_t nbytes, int64_t count, int
  * Step 1.  The candidate for a block is picked, by a hash of its position, among the ranks that
  * touched it.
  *
- * Step 2.  No rank should own more than its cap.  That is an even share of the numel elements of the
- * union and a twentieth: floor((numel + floor(numel / 20)) / nranks) + 1.
+ * Step 2.  No rank should own more than its cap.  That is an even share of the numel elements of
+ * the union and a twentieth: floor((numel + floor(numel / 20)) / nranks) + 1.
  *
  * But a rank sends what it has, less what it owns, and what it owns to nranks - 1 others; so the
  * ranks that have most elements may have to own less.  With live elements on a rank, cap(level) is
@@ -478,6 +478,14 @@ s2_status s2_sketch_merge(const s2_sketch *sketch, float *table, const s2_sketch
                           const float *other_table);
 
 /*
+ * Adds the largest magnitude in each block to the entries of the block's cells in `magnitudes`, one
+ * for each cell of a table: rows x width of them.  Summed over the ranks, as the tables are, they
+ * bound what has been in the cells, of which the sums of ranks that cancel each other say nothing.
+ */
+s2_status s2_sketch_weigh(const s2_sketch *sketch, float *magnitudes, const int64_t *ids, int64_t n,
+                          const float *values);
+
+/*
  * values = the median of the block's cells, with their signs, element by element.  Of an even
  * number of rows that is the mean of the two in the middle, halved before they are added; of one
  * row it is the cell itself.  -0.0 counts as less than +0.0, and a NaN as more than an infinity of
@@ -492,7 +500,8 @@ s2_status s2_sketch_scratch_nbytes(const s2_sketch *sketch, int64_t n, int64_t *
 /*
  * Reads blocks as long as one is alone.  `ids` must name all blocks that are in the table, and no
  * others.  The table is the sum of those of `nranks` ranks, 1 to S2_MAX_RANKS, each of which had
- * some of the blocks.
+ * some of the blocks; `magnitudes` are the sum of what they weighed, or NULL where that is not
+ * known.
  *
  * In rounds, so that the same values come out of any machine.  A round takes all blocks that are
  * alone in a cell when it begins, each from the first row where it is.  Then these are subtracted
@@ -503,8 +512,9 @@ s2_status s2_sketch_scratch_nbytes(const s2_sketch *sketch, int64_t n, int64_t *
  *
  *   values   the block, or +0.0 where it is stuck
  *   decoded  1, or 0 where it is stuck
- *   bounds   how far its elements are likely to be from the exact sums at most; infinite where it
- *            is stuck
+ *   bounds   how far its elements are likely to be from the exact sums at most, before they are
+ *            cleared; infinite where it is stuck
+ *   norms    the largest magnitude in `values`
  *
  * The table is used up: cells with stuck blocks hold the sums of these, and others mean nothing.
  * `scratch` is aligned for uint64_t.
@@ -518,13 +528,26 @@ s2_status s2_sketch_scratch_nbytes(const s2_sketch *sketch, int64_t n, int64_t *
  * subtracted gives (2 u m)^2 as many times, their number rounded up to a power of two, and one that
  * was subtracted gives the square of its own bound as well.  With twice the largest error that a
  * rounding can have, no element is likely to be outside; were all errors at their largest and of
- * one sign, it could be.  Magnitudes are those of the sums: where ranks cancel each other, their
- * parts may have been larger, and so may the errors, as in any AllReduce.
+ * one sign, it could be.
+ *
+ * Those are magnitudes of sums.  Where ranks cancel each other, their parts of a block were larger,
+ * and so were the errors, which stay behind in all blocks that shared a cell with it.  That is what
+ * `magnitudes` are for: k blocks of M together are taken for k of M / k each, whose squares come to
+ * (2 u)^2 M^2 / k as many times, and with that the square of the cell's bound begins.  Were one of
+ * them all of M, on two ranks that cancel, there would be 2 (k - 1) errors of u M / 2 at most, and
+ * about 0.6 of it in the mean, together u M sqrt((k - 1) / 6): with 2 blocks the bound is 7 times
+ * as much, with 6 blocks 3.6 times, with 10, which one cell in several thousand has, 2.9 times.
+ *
+ * Clearing.  An element that is zero on all ranks is read as what roundings in the cell have left,
+ * small, but a full step for an optimizer that divides gradients by their size.  So in blocks that
+ * were not alone in a cell to begin with, elements of a magnitude of bound / sqrt(block) or less
+ * become +0.0, after the subtractions.  That takes a norm of no more than the bound from a block,
+ * since it has not more than `block` of them.  A block that was alone has no such zeros.
  */
 s2_status s2_sketch_peel(const s2_sketch *sketch, float *table, const int64_t *ids, int64_t n,
-                         int64_t nranks, int64_t max_rounds, float *values, uint8_t *decoded,
-                         float *bounds, void *scratch, int64_t scratch_nbytes, int64_t *ndecoded,
-                         int64_t *nrounds);
+                         int64_t nranks, const float *magnitudes, int64_t max_rounds, float *values,
+                         uint8_t *decoded, float *bounds, float *norms, void *scratch,
+                         int64_t scratch_nbytes, int64_t *ndecoded, int64_t *nrounds);
 
 /* ============================================================================================== */
 /*                                       Choice of kernels                                        */

@@ -34,7 +34,7 @@ s2_status s2_sketch_check(const s2_sketch *sketch, const float *table, const int
 }
 
 /* ---------------------------------------------------------------------------------------------- */
-/* Insert, subtract, merge                                                                        */
+/* Insert, subtract, weigh, merge                                                                 */
 /* ---------------------------------------------------------------------------------------------- */
 
 static void add_blocks(const s2_sketch *sketch, float *table, const int64_t *ids, int64_t n,
@@ -65,6 +65,23 @@ s2_status s2_sketch_subtract(const s2_sketch *sketch, float *table, const int64_
 {
     S2_RETURN_IF_ERROR(s2_sketch_check(sketch, table, ids, n, values));
     add_blocks(sketch, table, ids, n, values, S2_SKETCH_NEGATE);
+    return S2_OK;
+}
+
+s2_status s2_sketch_weigh(const s2_sketch *sketch, float *magnitudes, const int64_t *ids, int64_t n,
+                          const float *values)
+{
+    S2_RETURN_IF_ERROR(s2_sketch_check(sketch, magnitudes, ids, n, values));
+
+    const struct s2_kernels *kernels = s2_kernels_current();
+    const int64_t block = sketch->block;
+    struct s2_move moves[S2_MAX_SKETCH_ROWS];
+    for (int64_t i = 0; i < n; i++) {
+        const float largest = kernels->sketch_largest(values + i * block, block);
+        s2_sketch_moves(sketch, ids[i], i, 0, moves);
+        for (int64_t row = 0; row < sketch->rows; row++)
+            magnitudes[moves[row].cell] += largest;
+    }
     return S2_OK;
 }
 

@@ -26,7 +26,7 @@ struct cell {
     uint32_t count;   /* its undecoded blocks */
     uint32_t numbers; /* XOR of their numbers, 0 .. n - 1 */
     uint32_t load;    /* its blocks at the start */
-    float bound;      /* on the error that decoded blocks have left in it */
+    float bound;      /* on the error in it, but for that of blocks that are still in it */
 };
 
 struct peeling {
@@ -36,14 +36,15 @@ struct peeling {
     const int64_t *ids;
     int64_t n;
     int64_t nranks;
+    const float *magnitudes; /* by cell, or NULL */
     float *values;
     uint8_t *decoded;
     float *bounds;
+    float *norms;
 
     struct cell *cells; /* those of row 0, of row 1 .. */
     uint64_t *marks;    /* a bit a block: found alone, and not decoded yet */
     uint32_t *round;    /* the blocks of this round, ascending */
-    float *norms;       /* largest magnitudes of decoded blocks */
 };
 
 static int64_t ncells(const s2_sketch *sketch) { return sketch->rows * sketch->width; }
@@ -57,7 +58,7 @@ s2_status s2_sketch_scratch_nbytes(const s2_sketch *sketch, int64_t n, int64_t *
     S2_RETURN_IF_ERROR(s2_sketch_numel(sketch, &numel));
     if (nbytes == NULL) return S2_NULL_POINTER;
     if (n < 0 || n > UINT32_MAX || n > S2_MAX_NUMEL / sketch->block) return S2_BAD_SIZE;
-    *nbytes = nwords(n) * 8 + ncells(sketch) * (int64_t)sizeof(struct cell) + n * 8;
+    *nbytes = nwords(n) * 8 + ncells(sketch) * (int64_t)sizeof(struct cell) + n * 4;
     return S2_OK;
 }
 
@@ -66,7 +67,6 @@ static void divide_scratch(struct peeling *p, void *scratch)
     p->marks = scratch;
     p->cells = (struct cell *)(p->marks + nwords(p->n));
     p->round = (uint32_t *)(p->cells + ncells(p->sketch));
-    p->norms = (float *)(p->round + p->n);
 }
 
 /*
@@ -94,6 +94,33 @@ static void mark(struct peeling *p, uint32_t number)
     p->marks[number / 64] |= UINT64_C(1) << number % 64;
 }
 
+/* The square of a bound.  Exact in double, so that a fused multiply-add changes nothing. */
+static double square(float bound) { return (double)bound * (double)bound; }
+
+/* What roundings in `cell` can have made of a block whose largest magnitude is 1, squared: see
+ * s2.h.  A power of two, so that products with squares are exact, too. */
+static double roundings(const struct peeling *p, const struct cell *cell)
+{
+    const int64_t count = 2 * (int64_t)cell->load + p->nranks - 3;
+    double power = 1;
+
+    if (count == 0) return 0;
+    while (power < (double)count)
+        power *= 2;
+    return power * 0x1p-46;
+}
+
+/* Before any block is read. */
+static void start_cell(struct peeling *p, int64_t c)
+{
+    struct cell *cell = &p->cells[c];
+
+    cell->load = cell->count;
+    if (cell->count == 1) mark(p, cell->numbers);
+    if (p->magnitudes != NULL && cell->load != 0)
+        cell->bound = (float)sqrt(roundings(p, cell) * square(p->magnitudes[c]) / cell->load);
+}
+
 /* Fills the cells and marks the blocks that are alone in one. */
 static void count_blocks(struct peeling *p)
 {
@@ -112,11 +139,8 @@ static void count_blocks(struct peeling *p)
             cell->numbers ^= (uint32_t)moves[m].index;
         }
     }
-    for (int64_t c = 0; c < ncells(p->sketch); c++) {
-        struct cell *cell = &p->cells[c];
-        cell->load = cell->count;
-        if (cell->count == 1) mark(p, cell->numbers);
-    }
+    for (int64_t c = 0; c < ncells(p->sketch); c++)
+        start_cell(p, c);
 }
 
 /* ---------------------------------------------------------------------------------------------- */
@@ -136,29 +160,13 @@ static int64_t drain_marks(struct peeling *p)
     return count;
 }
 
-/* The square of a bound.  Exact in double, so that a fused multiply-add changes nothing. */
-static double square(float bound) { return (double)bound * (double)bound; }
-
-/* What rounding in `cell` can have made of a block whose largest magnitude is `norm`, squared: see
- * s2.h.  This is exact, too, which is why the number of roundings becomes a power of two. */
-static double rounding(const struct peeling *p, const struct cell *cell, float norm)
-{
-    const int64_t count = 2 * (int64_t)cell->load + p->nranks - 3;
-    double power = 1;
-
-    if (count == 0) return 0;
-    while (power < (double)count)
-        power *= 2;
-    return power * 0x1p-46 * square(norm);
-}
-
 static void take(struct peeling *p, const struct s2_move *moves, int64_t n)
 {
     p->kernels->sketch_take(p->table, p->values, p->sketch->block, moves, n, p->norms);
     for (int64_t k = 0; k < n; k++) {
         const struct cell *cell = &p->cells[moves[k].cell];
         int64_t i = moves[k].index;
-        p->bounds[i] = (float)sqrt(square(cell->bound) + rounding(p, cell, p->norms[i]));
+        p->bounds[i] = (float)sqrt(square(cell->bound) + roundings(p, cell) * square(p->norms[i]));
         p->decoded[i] = 1;
     }
 }
@@ -211,11 +219,26 @@ static void subtract_blocks(struct peeling *p, int64_t count)
             struct cell *cell = &p->cells[moves[m].cell];
             int64_t i = moves[m].index;
             if (cell->count == 0) continue;
-            cell->bound = (float)sqrt(square(cell->bound) +
-                                      (square(p->bounds[i]) + rounding(p, cell, p->norms[i])));
+            cell->bound =
+                (float)sqrt(square(cell->bound) +
+                            (square(p->bounds[i]) + roundings(p, cell) * square(p->norms[i])));
             moves[nleft++] = moves[m];
         }
         p->kernels->sketch_add(p->table, p->values, p->sketch->block, moves, nleft);
+    }
+}
+
+/* Sets to zero what may be nothing but the errors of neighbours: see s2.h. */
+static void clear_blocks(struct peeling *p, int64_t count)
+{
+    const int64_t block = p->sketch->block;
+    const double root = sqrt((double)block);
+
+    for (int64_t k = 0; k < count; k++) {
+        const int64_t i = p->round[k];
+        const float threshold = (float)((double)p->bounds[i] / root);
+        p->kernels->sketch_clear(p->values + i * block, block, threshold);
+        if (p->norms[i] <= threshold) p->norms[i] = 0;
     }
 }
 
@@ -230,14 +253,15 @@ static void forget_stuck_blocks(struct peeling *p)
     for (int64_t i = 0; i < p->n; i++) {
         if (p->decoded[i]) continue;
         p->bounds[i] = INFINITY;
+        p->norms[i] = 0;
         memset(p->values + i * block, 0, (size_t)block * sizeof(float));
     }
 }
 
 s2_status s2_sketch_peel(const s2_sketch *sketch, float *table, const int64_t *ids, int64_t n,
-                         int64_t nranks, int64_t max_rounds, float *values, uint8_t *decoded,
-                         float *bounds, void *scratch, int64_t scratch_nbytes, int64_t *ndecoded,
-                         int64_t *nrounds)
+                         int64_t nranks, const float *magnitudes, int64_t max_rounds, float *values,
+                         uint8_t *decoded, float *bounds, float *norms, void *scratch,
+                         int64_t scratch_nbytes, int64_t *ndecoded, int64_t *nrounds)
 {
     struct peeling p = {.sketch = sketch,
                         .kernels = s2_kernels_current(),
@@ -245,16 +269,18 @@ s2_status s2_sketch_peel(const s2_sketch *sketch, float *table, const int64_t *i
                         .ids = ids,
                         .n = n,
                         .nranks = nranks,
+                        .magnitudes = magnitudes,
                         .values = values,
                         .decoded = decoded,
-                        .bounds = bounds};
+                        .bounds = bounds,
+                        .norms = norms};
     int64_t nbytes, count;
 
     S2_RETURN_IF_ERROR(s2_sketch_scratch_nbytes(sketch, n, &nbytes));
     if (scratch_nbytes != nbytes || nranks < 1 || nranks > S2_MAX_RANKS || max_rounds < 0)
         return S2_BAD_SIZE;
-    if (s2_is_null(decoded, n) || s2_is_null(bounds, n) || scratch == NULL || ndecoded == NULL ||
-        nrounds == NULL)
+    if (s2_is_null(decoded, n) || s2_is_null(bounds, n) || s2_is_null(norms, n) ||
+        scratch == NULL || ndecoded == NULL || nrounds == NULL)
         return S2_NULL_POINTER;
     S2_RETURN_IF_ERROR(s2_sketch_check(sketch, table, ids, n, values));
 
@@ -266,6 +292,8 @@ s2_status s2_sketch_peel(const s2_sketch *sketch, float *table, const int64_t *i
         take_blocks(&p, count);
         count_off_blocks(&p, count);
         subtract_blocks(&p, count);
+        /* Those of the first round had a cell to themselves, the others had none. */
+        if (*nrounds != 0) clear_blocks(&p, count);
         *ndecoded += count;
         ++*nrounds;
     }

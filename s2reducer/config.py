@@ -5,6 +5,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+import torch
+
 from s2reducer import _C
 from s2reducer.sketch_config import SketchConfig
 
@@ -71,6 +73,14 @@ class Config:
             raise ValueError(f"check_every must be 0 or more, but is {self.check_every}")
         if not isinstance(self.sketch, SketchConfig):
             raise TypeError(f"sketch must be a SketchConfig, but is {self.sketch!r}")
+
+    def dense_reason(self, dtype: torch.dtype) -> str | None:
+        """Why these settings send gradients of ``dtype`` densely; None where they do not."""
+        if self.plan == "dense":
+            return "as set"
+        if self.plan == "sketch" and dtype == torch.float64:
+            return "float64, for which a sketch has no cells"
+        return None
 
     def record(self) -> bytes:
         """The package's version and the settings, in ``RECORD_NBYTES`` bytes."""

@@ -17,8 +17,8 @@ class Cost:
 
     Attributes:
         rounds: that wait for one another.
-        wire: bytes that the heaviest rank sends of indices and rows.
-        dense: bytes that a rank sends in AllReduces.
+        wire: bytes that the heaviest rank sends of indices and rows, whatever the collective.
+        dense: bytes that a rank sends in AllReduces of what is not looked at.
         work: bytes of rows that are gathered, added and scattered.
         scan: bytes in which live blocks are looked for.
     """

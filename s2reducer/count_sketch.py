@@ -4,7 +4,7 @@
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from s2reducer import ops
 from s2reducer.arguments import numbers, packed_blocks, saved, tensor_on_cpu, whole
+from s2reducer.peeling import Peeled, peel
 
 _VALUES = (torch.float32, torch.float16, torch.bfloat16)
 _MOST_ROWS = 8
@@ -31,23 +32,6 @@ _SPARE_CELLS = 2.0
 
 # The probability that two of the blocks share all their cells.
 _SHARED = 0.01
-
-
-@dataclass(frozen=True, eq=False)  # tensors compare element by element
-class Peeled:
-    """What was read from a sketch, in the order of the ids that were asked for.
-
-    Attributes:
-        values: float32 [n, block], the blocks; +0.0 where one is stuck.
-        decoded: bool [n], whether it is not.
-        bounds: float32 [n], how far the block's elements are likely to be from the exact sums at
-            most: 0 where one sketch gave a block that it held alone in a cell, infinite where the
-            block is stuck.
-    """
-
-    values: Tensor
-    decoded: Tensor
-    bounds: Tensor
 
 
 class CountSketch:
@@ -236,7 +220,8 @@ class CountSketch:
             ids: the numbers of all blocks that are in the sketch.  They may name others too, which
                 come out as zeros; but where one is missing, it ends up in blocks that are decoded.
             nsketches: how many sketches have been added up, 1 to 256, into none of which a block
-                was inserted twice.  It tells the bounds how much was rounded.
+                was inserted twice.  It tells the bounds how much was rounded; what sketches that
+                cancel each other in one block have done to others is not in them.
             consume: whether the sketch may be used up, which saves a copy of the table.  Then cells
                 with stuck blocks hold the sums of these, so that ``estimate`` of stuck blocks is
                 better than before, and others hold nothing that means anything.
@@ -252,13 +237,15 @@ class CountSketch:
         whole("nsketches", nsketches, 1, _MOST_SKETCHES)
         if not ops.values_finite(self._table.view(-1)):
             raise ValueError("the table must be finite to be peeled, but has an infinity or a NaN")
-        n = ascending.numel()
         table = self._table if consume else self._table.clone()
-        values, bounds = torch.empty(n, self.block), torch.empty(n)
-        decoded = torch.empty(n, dtype=torch.bool)
-        scratch = torch.empty(ops.sketch_scratch_nbytes(table, n), dtype=torch.uint8)
-        ops.sketch_peel(table, self._seed, ascending, nsketches, values, decoded, bounds, scratch)
-        return Peeled(*(_restored(result, order) for result in (values, decoded, bounds)))
+        peeled = peel(table, self._seed, ascending, nsketches)
+        return replace(
+            peeled,
+            values=_restored(peeled.values, order),
+            decoded=_restored(peeled.decoded, order),
+            bounds=_restored(peeled.bounds, order),
+            norms=_restored(peeled.norms, order),
+        )
 
     def clear(self) -> None:
         """Takes all blocks out."""

@@ -85,6 +85,11 @@ class Engine:
         self._index_lane.put(run_first)
         return future
 
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """Of the lanes."""
+        return [self._index_lane.thread, self._values_lane.thread]
+
     def close(self) -> None:
         """Ends the private groups, so that peers that wait for this rank fail at once."""
         self._index.close()
@@ -108,6 +113,8 @@ class Engine:
             idle = threading.Event()
             lane.put(idle.set)
             idle.wait(max(0.0, deadline - time.monotonic()))
+            if self._failed():  # then lanes end, and what is put is not run by their threads
+                lane.thread.join(max(0.0, deadline - time.monotonic()))
 
     def _attempt(self, action: Callable[[], Result]) -> Outcome[Result]:
         """Nothing is tried after a failure: ranks may have gone different ways."""

@@ -166,12 +166,9 @@ def _as_the_backend_does(tensor: Tensor, transport: Transport, divisor: float) -
 def _dense_reason(buffer: Tensor, config: Config) -> str | None:
     if buffer.dtype in _INTEGERS:
         return "whole numbers"
-    if config.plan == "dense":
-        return "as set"
-    if config.plan == "sketch" and buffer.dtype == torch.float64:
-        return "float64, for which a sketch has no cells"
-    if buffer.is_sparse:
-        return None
+    reason = config.dense_reason(buffer.dtype)
+    if reason is not None or buffer.is_sparse:
+        return reason
     if config.plan == "auto" and not config.deterministic and buffer.nbytes < FLOOR_NBYTES:
         return f"tensor below {FLOOR_NBYTES // 1024} KiB"
     return None

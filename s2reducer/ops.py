@@ -281,6 +281,14 @@ def sketch_subtract(table: Tensor, seed: int, ids: Tensor, values: Tensor) -> No
     _ops.sketch_subtract.default(table, _signed(seed), ids, values)
 
 
+def sketch_weigh(magnitudes: Tensor, seed: int, ids: Tensor, values: Tensor) -> None:
+    """Adds the largest magnitude in each block to its cell in every row of ``magnitudes``.
+
+    They are float32, [rows, width], one for each cell of a table, and begin as zeros.
+    """
+    _ops.sketch_weigh.default(magnitudes, _signed(seed), ids, values)
+
+
 def sketch_estimate(table: Tensor, seed: int, ids: Tensor, values: Tensor) -> None:
     """``values`` becomes the median of each block's cells, element by element."""
     _ops.sketch_estimate.default(table, _signed(seed), ids, values)
@@ -292,9 +300,9 @@ def sketch_merge(table: Tensor, seed: int, other: Tensor, other_seed: int) -> No
 
 
 def sketch_scratch_nbytes(table: Tensor, n: int) -> int:
-    """Bytes of the scratch for ``sketch_peel``: 16 a cell, 8 a block and 8 for each 64 of them."""
+    """Bytes of the scratch for ``sketch_peel``: 16 a cell, 4 a block and 8 for each 64 of them."""
     rows, width, _ = table.shape
-    return 16 * rows * width + 8 * n + 8 * ((n + 63) // 64)
+    return 16 * rows * width + 4 * n + 8 * ((n + 63) // 64)
 
 
 def sketch_peel(
@@ -302,18 +310,28 @@ def sketch_peel(
     seed: int,
     ids: Tensor,
     nranks: int,
+    magnitudes: Tensor | None,
     values: Tensor,
     decoded: Tensor,
     bounds: Tensor,
+    norms: Tensor,
     scratch: Tensor,
     max_rounds: int = 0,
 ) -> tuple[int, int]:
     """Reads from ``table``, the sum of ``nranks`` tables, all blocks that can be told apart.
 
-    ``ids`` must name all blocks that are in it.  ``values`` becomes the blocks, or +0.0 where one
-    is stuck, ``decoded`` (bool, [n]) whether it is not, and ``bounds`` (float32, [n]) how far
-    its elements are likely to be from the exact sums at most, infinite where it is stuck; ``s2.h``
-    derives it.
+    ``ids`` must name all blocks that are in it.  ``magnitudes`` are the sum of what the ranks have
+    weighed (``sketch_weigh``), or None where that is not known: then bounds miss what ranks that
+    cancel each other leave behind.  Written are, of each block,
+
+    - ``values``: the block, or +0.0 where it is stuck;
+    - ``decoded`` (bool, [n]): whether it is not;
+    - ``bounds`` (float32, [n]): how far its elements are likely to be from the exact sums at most,
+      infinite where it is stuck; ``s2.h`` derives it;
+    - ``norms`` (float32, [n]): the largest magnitude in ``values``.
+
+    In blocks that were not alone in a cell to begin with, elements of a magnitude of
+    ``bound / sqrt(block)`` or less are set to +0.0, which comes on top of the bound.
     ``scratch`` is uint8, of ``sketch_scratch_nbytes``, and begins at a multiple of 8 bytes.
     ``max_rounds`` of 0 means until no block is alone in a cell.  The table is used up: cells with
     stuck blocks hold the sums of these, others nothing that means anything.
@@ -322,7 +340,18 @@ def sketch_peel(
     """
     counts = torch.empty(2, dtype=torch.int64)
     _ops.sketch_peel.default(
-        table, _signed(seed), ids, nranks, max_rounds, values, decoded, bounds, scratch, counts
+        table,
+        _signed(seed),
+        ids,
+        nranks,
+        magnitudes,
+        max_rounds,
+        values,
+        decoded,
+        bounds,
+        norms,
+        scratch,
+        counts,
     )
     ndecoded, nrounds = counts.tolist()
     return ndecoded, nrounds
@@ -362,6 +391,7 @@ def _register_fakes() -> None:
         "coo_bitmaps",
         "sketch_insert",
         "sketch_subtract",
+        "sketch_weigh",
         "sketch_estimate",
         "sketch_merge",
         "sketch_peel",

@@ -42,6 +42,15 @@ def insert(table: Tensor, seed: int, ids: Sequence[int], values: Tensor) -> Tens
     return result
 
 
+def weigh(magnitudes: Tensor, seed: int, ids: Sequence[int], values: Tensor) -> Tensor:
+    """With the largest magnitude in each block added, in their order; float32, [rows, width]."""
+    result = magnitudes.clone()
+    for block_id, block in zip(ids, values, strict=True):
+        for row, cell, _ in places(seed, block_id, *magnitudes.shape):
+            result[row, cell] += block.abs().max()
+    return result
+
+
 def estimate(table: Tensor, seed: int, ids: Sequence[int]) -> Tensor:
     """The median of each block's cells; of an even number the mean of the middle two."""
     rows, width, block = table.shape
@@ -68,12 +77,18 @@ class Peeled(NamedTuple):
     values: Tensor
     decoded: list[bool]
     bounds: list[float]
+    norms: list[float]  # the largest magnitudes in ``values``
     rounds: list[list[int]]  # which blocks, by their index in ``ids``
     table: Tensor
 
 
 def peel(
-    table: Tensor, seed: int, ids: Sequence[int], nranks: int = 1, max_rounds: int = 0
+    table: Tensor,
+    seed: int,
+    ids: Sequence[int],
+    nranks: int = 1,
+    magnitudes: Tensor | None = None,
+    max_rounds: int = 0,
 ) -> Peeled:
     """Takes blocks that are alone in a cell, and those that are so without them, and so on."""
     rows, width, block = table.shape
@@ -84,14 +99,14 @@ def peel(
         for row, cell, _ in cells:
             undecoded.setdefault((row, cell), set()).add(index)
     loads = {cell: len(blocks) for cell, blocks in undecoded.items()}
-    cell_bounds = dict.fromkeys(undecoded, 0.0)
     values = table.new_zeros(len(ids), block)
     norms, bounds = [0.0] * len(ids), [float("inf")] * len(ids)
 
-    def rounding(cell: tuple[int, int], index: int) -> float:
-        count = 2 * loads[cell] + nranks - 3
-        power = 1 << (count - 1).bit_length() if count else 0
-        return power * (2.0**-23 * norms[index]) ** 2
+    cell_bounds = dict.fromkeys(undecoded, 0.0)
+    if magnitudes is not None:
+        for at, load in loads.items():
+            squares = _roundings(load, nranks, float(magnitudes[at])) / load
+            cell_bounds[at] = _float32(math.sqrt(squares))
 
     rounds: list[list[int]] = []
     while not max_rounds or len(rounds) < max_rounds:
@@ -106,8 +121,8 @@ def peel(
             row, cell, sign = sources[index][0]
             values[index] = sign * table[row, cell] + 0.0
             norms[index] = float(values[index].abs().max())
-            squares = cell_bounds[row, cell] ** 2 + rounding((row, cell), index)
-            bounds[index] = _float32(math.sqrt(squares))
+            squares = _roundings(loads[row, cell], nranks, norms[index])
+            bounds[index] = _float32(math.sqrt(cell_bounds[row, cell] ** 2 + squares))
         for index in taken:
             for row, cell, _ in where[index]:
                 undecoded[row, cell].remove(index)
@@ -115,12 +130,24 @@ def peel(
             for row, cell, sign in where[index]:
                 if undecoded[row, cell]:
                     table[row, cell] -= sign * values[index]
-                    growth = bounds[index] ** 2 + rounding((row, cell), index)
-                    squares = cell_bounds[row, cell] ** 2 + growth
+                    squares = _roundings(loads[row, cell], nranks, norms[index])
+                    squares = cell_bounds[row, cell] ** 2 + (bounds[index] ** 2 + squares)
                     cell_bounds[row, cell] = _float32(math.sqrt(squares))
+        for index in taken if rounds else ():  # those of the first were alone from the start
+            threshold = _float32(bounds[index] / math.sqrt(block))
+            values[index][values[index].abs() <= threshold] = 0.0
+            norms[index] = float(values[index].abs().max())
         rounds.append(taken)
-    decoded = [bound != float("inf") for bound in bounds]
-    return Peeled(values, decoded, bounds, rounds, table)
+    read = {index for taken in rounds for index in taken}
+    decoded = [index in read for index in range(len(ids))]
+    return Peeled(values, decoded, bounds, norms, rounds, table)
+
+
+def _roundings(load: int, nranks: int, norm: float) -> float:
+    """What a cell of so many blocks can have made of one of this magnitude, squared."""
+    count = 2 * load + nranks - 3
+    power = 1 << (count - 1).bit_length() if count else 0
+    return power * (2.0**-23 * norm) ** 2
 
 
 def _float32(value: float) -> float:

@@ -35,9 +35,18 @@ class Residuals:
 
     _by_parameter: dict[int, tuple[ParameterRecord, Residual]] = field(default_factory=dict)
 
-    def take(self, record: ParameterRecord) -> Residual | None:
-        """What a parameter owes, which is then the caller's to deliver."""
+    def take(self, record: ParameterRecord, block: int) -> Residual | None:
+        """What a parameter owes, in blocks of this length, which is then the caller's to deliver.
+
+        Raises:
+            ValueError: it owes blocks of another length: what was saved with other settings.
+        """
         _, residual = self._by_parameter.pop(id(record), (None, None))
+        if residual is not None and residual.rows.shape[1] != block:
+            raise ValueError(
+                f"parameter {record.label()} owes blocks of {residual.rows.shape[1]} elements from "
+                f"steps before, but now it has blocks of {block}"
+            )
         return residual
 
     def put(self, record: ParameterRecord, blocks: Tensor, rows: Tensor) -> None:

@@ -79,10 +79,11 @@ class ParameterRecord:
         return self.dense_in_a_row >= STAYS_DENSE_AFTER
 
     def expected_union(self, fixed: bool, margin: float) -> int | None:
-        """Blocks to be expected in the next union, by the first one or by the last; None before."""
+        """Blocks to be expected in the next union: as many as in the first, or by a margin more
+        than in the last; None before."""
         if not self.unions:
             return None
-        return math.ceil(margin * (self.unions[0] if fixed else max(self.unions[1:])))
+        return self.unions[0] if fixed else math.ceil(margin * max(self.unions[1:]))
 
     def remember_union(self, count: int) -> None:
         """The blocks that were live on any rank in a step."""

@@ -266,14 +266,9 @@ def _dense_reason(job: Job) -> str | None:
         return f"on {buffer.device.type}, where only dense is supported"
     if buffer.dtype not in WIRE_DTYPES:
         return f"{dtype_name(buffer.dtype)}, for which only dense is supported"
-    if config.plan == "dense":
-        return "as set"
-    if config.plan == "sketch" and buffer.dtype == torch.float64:
-        return "float64, for which a sketch has no cells"
-    if buffer.is_sparse:
-        return None
-    if not chooser.adapts:
-        return None
+    reason = config.dense_reason(buffer.dtype)
+    if reason is not None or buffer.is_sparse or not chooser.adapts:
+        return reason
     if chooser.is_dense(job.step):
         return "a step that shows what dense takes"
     kept = [True] * len(job.layout.records)

@@ -23,8 +23,9 @@ class SketchConfig:
         on_overflow: what becomes of blocks that stay stuck together.  ``"repair"``: they are summed
             by an AllReduce of their own.  ``"defer"``: they are 0 this time, and each rank keeps
             its own values and adds them to its next gradient.  ``"estimate"``: the median over rows
-            of what is in their cells.
-        fixed: a table keeps the size that the first step asks for.
+            of what is in their cells.  The first two take those as stuck, too, whose error may be
+            above 2^-16 of their largest element.
+        fixed: a table keeps the size for the blocks of the first step; ``margin`` is not used.
         error_feedback: with ``"estimate"`` and one row, each rank keeps what the estimate missed
             and adds it to its next gradient; estimates are then damped, or the errors would grow
             from step to step (``docs/sketch.md``).

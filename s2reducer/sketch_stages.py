@@ -22,7 +22,8 @@ from s2reducer.exchange import Header, identity
 from s2reducer.job import Job, Part
 from s2reducer.plans.choice import Choice
 from s2reducer.plans.contribution import Blocks, Contribution, Rows, split_positions
-from s2reducer.plans.sketch import Decoded, Decoder, Message, are_whole, derive_seed, fill, lay_out
+from s2reducer.plans.sketch import Message, are_whole, derive_seed, fill, lay_out
+from s2reducer.plans.sketch_decoder import Decoded, Decoder
 from s2reducer.residuals import Residual
 from s2reducer.rows import Table, coalesced, gather_rows, rows_of, table_of
 from s2reducer.segments import ParameterRecord
@@ -54,11 +55,13 @@ class Union:
 
 def sketch_stage(job: Job, transport: Transport) -> Begun[Tensor, Union]:
     """The first stage of a bucket that has been scanned."""
+    job.plan, job.round = "sketch", "sketch"
     return _begin(_Bucket(job), transport)
 
 
 def sketch_rows_stage(job: Job, transport: Transport) -> Begun[list[Tensor], Union]:
     """The first stage of ``job.tables``."""
+    job.plan, job.round = "sketch", "sketch"
     return _begin(_Tables(job), transport)
 
 
@@ -97,7 +100,11 @@ def _begin(kind: _Kind[Result], transport: Transport) -> Begun[Result, Union]:
     total = fill(message, kind.own, config)
 
     def learn(transport: Transport) -> Union:
-        return known or kind.learn(transport)
+        try:
+            return known or kind.learn(transport)
+        except Exception:
+            job.round = "union"  # whatever the other lane is at
+            raise
 
     def finish(transport: Transport, learnt: Callable[[], Union]) -> Result:
         sent_before = transport.bytes_sent
@@ -142,8 +149,9 @@ class _Bucket(_Kind[Tensor]):
         known = [count for count in expected if count is not None]
         whole = [False] * len(expected)
         if len(known) == len(expected):
-            whole = are_whole(layout, known)
-        owed = [job.residuals.take(record) for record in layout.records]
+            whole = are_whole(layout, known, config)
+        pairs = zip(layout.records, layout.blocks.tolist(), strict=True)
+        owed = [job.residuals.take(record, block) for record, block in pairs]
         own = Blocks(job.buffer, layout, job.bitmap, owed, whole, job.divisor)
         super().__init__(job, own, layout.records)
 
@@ -171,11 +179,11 @@ class _Bucket(_Kind[Tensor]):
         return Union(places, finite, transport.bytes_sent - sent_before)
 
     def lay_out(self, unions: Sequence[int]) -> Message:
+        config = self.job.config.sketch
+        are = are_whole(self.layout, unions, config)
         numels = self.layout.segments[:, 1].tolist()
-        whole = {
-            n: numels[n] for n, is_whole in enumerate(are_whole(self.layout, unions)) if is_whole
-        }
-        return lay_out(self.own.blocks, whole, unions, self.job.config.sketch, self.seed)
+        whole = {number: numels[number] for number, is_whole in enumerate(are) if is_whole}
+        return lay_out(self.own.blocks, whole, unions, config, self.seed)
 
     def write(self, total: Tensor, message: Message, tables: list[Decoded]) -> Tensor:
         buffer, segments = self.job.buffer, self.layout.segments
@@ -209,7 +217,7 @@ class _Tables(_Kind[list[Tensor]]):
         records = job.layout.records
         rows, values = [], []
         for tensor, table, record in zip(job.tables, self.tables, records, strict=True):
-            owed = job.residuals.take(record)
+            owed = job.residuals.take(record, table.width)
             where, what = coalesced(*_with_owed(tensor, table, owed), table.nrows)
             rows.append(where)
             values.append(what)

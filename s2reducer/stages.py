@@ -170,9 +170,8 @@ def sparse_stage(
             ops.blocks_clear_dead(problem.index.union, segments, buffer, parallel=False)
         if job.warm and not futures:
             job.chooser.meter.work(choice.cost.work, work)
-            if choice.plan in EXACT:
-                rows = choice.cost.wire - problem.index.nbytes
-                job.chooser.meter.rows(rows, choice.cost.rounds - problem.index.rounds, in_rounds)
+            rows = choice.cost.wire - problem.index.nbytes
+            job.chooser.meter.rows(rows, choice.cost.rounds - problem.index.rounds, in_rounds)
         _add_parts(job, problem, choice, kept, sent)
         return problem.buffer
 

@@ -20,6 +20,7 @@ from s2reducer.ledger import Ledger
 from s2reducer.replicas import ReplicaCheck
 from s2reducer.report import Report
 from s2reducer.residuals import Residual, Residuals
+from s2reducer.saved import Resumption, save
 from s2reducer.segments import Layout, LayoutCache
 from s2reducer.sender import Sender
 from s2reducer.sketch_config import SketchConfig
@@ -102,6 +103,7 @@ class S2State:
         self._ledger = Ledger(self._chooser)
         self._replicas = ReplicaCheck(config.check_every)
         self._residuals = Residuals()
+        self._resumption: Resumption | None = None
         self._failure = Failure()
         self._sender = Sender(self._layouts, self._ledger, self._replicas, self._failure)
         self._previous: Layout | None = None  # of the bucket before
@@ -141,7 +143,8 @@ class S2State:
             seed: as in ``S2State``.
 
         At its operating point, a quarter of a cell for each block and one row, the error of an
-        estimate is about twice the gradient: a method to study, not one to train by.
+        estimate is about twice the gradient: a method to study, not one to train by.  Parameters
+        most of whose blocks are live are sent as they are, as in the paper.
         """
         sketch = SketchConfig(
             rows=rows,
@@ -158,19 +161,55 @@ class S2State:
 
         Only ``sketch`` with ``on_overflow="defer"`` or ``error_feedback=True`` leaves anything.
         """
+        if not self._layouts.knows(parameter):
+            return None
         return self._residuals.of(self._layouts.record(parameter))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank needs to go on after a restart: plain types and tensors, to be saved on
+        every rank, between two steps.
+
+        That is the step and, for the plan ``sketch``, what is owed and how large unions were.  What
+        ``auto`` has measured is not kept: it measures anew.
+        """
+        if self._transport is None and self._resumption is not None:
+            return self._resumption.saved
+        records = self._layouts.records()
+        place = (0, 0)
+        if self._transport is not None:
+            place = (self._transport.rank, self._transport.world_size)
+        return save(self.step, place, records, self._residuals)
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Goes on where ``state_dict`` was called; to be called before the first step.
+
+        On another rank, or with another number of ranks, what was owed is dropped, with a warning.
+
+        Raises:
+            RuntimeError: this state has reduced something already.
+            ValueError: ``saved`` is no such state, or that of a model with other parameters.
+        """
+        if self._transport is not None:
+            raise RuntimeError(
+                f"load_state_dict() must come before the first step, but this is step {self.step}"
+            )
+        resumption = Resumption(saved)
+        resumption.check(self._layouts.records())
+        self._resumption = resumption
+        self.step = saved["step"]
 
     def __getstate__(self) -> dict[str, Any]:
         warnings.warn(
             "an S2State is saved and copied without its process group and its report", stacklevel=2
         )
-        return {"config": self.config, "step": self.step}
+        return {"config": self.config, "saved": self.state_dict()}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.process_group = None
         self.config = saved["config"]
-        self.step = saved["step"]
+        self.step = 0
         self._begin()
+        self.load_state_dict(saved["saved"])
 
     # --------------------------------------------------------------------------------------------
     # One bucket
@@ -214,6 +253,10 @@ class S2State:
             self._module.check_join()
         self._place = 0 if begins else self._place + 1
         layout = self._layouts.layout(parameters)
+        if self._resumption is not None and not layout.memory.compared:
+            group = self.process_group or dist.group.WORLD
+            place = (dist.get_rank(group), dist.get_world_size(group))
+            self._resumption.give(self._layouts.records(), self._residuals, place)
         if self._previous is not None:
             self._previous.memory.followed = not begins
         self._previous = layout
@@ -266,7 +309,11 @@ class S2State:
             self._replicas.compare(transport, device)
         if not job.layout.memory.compared:
             job.round = "comparison of the ranks' buckets"
-            compare(transport, Header(identity(job.layout, job.buffer.dtype), job.step), device)
+            # Sketches are as large as these say, so a state that only some ranks have loaded, or
+            # another one, has to be found out.
+            unions = str([record.unions for record in job.layout.records])
+            identity_ = identity(job.layout, job.buffer.dtype, unions)
+            compare(transport, Header(identity_, job.step), device)
             job.layout.memory.compared = True
 
 

@@ -31,7 +31,8 @@ from s2reducer.transport import Transport
 class Place:
     """Where a rank stops: at a bucket's collective in a lane, the one number ``call`` of its kind.
 
-    ``round_`` is the round that errors name, after which the lane is called, too.
+    ``round_`` is the round that errors name, after which the lane is called, too; ``named`` is a
+    pattern of it where they are not the same.
     """
 
     plan: str
@@ -39,12 +40,16 @@ class Place:
     collective: str
     call: int = 1
     coo: bool = False
+    named: str = ""
 
     def sentence(self) -> str:
         """A pattern of what errors begin with."""
         bucket = r"tables\.\d\.weight, tables\.\d\.weight" if self.coo else r"p\.0"
-        return rf"step 3, bucket of {bucket}, plan {self.plan}, {self.round_}: "
+        return rf"step 3, bucket of {bucket}, plan {self.plan}, {self.named or self.round_}: "
 
+
+# Both lanes are at work, and each finds the peer gone.
+BOTH = "(union|sum of the sketches)"
 
 PLACES = {
     "owner, index": Place("owner", "index", "all_gather"),
@@ -61,6 +66,9 @@ PLACES = {
     "COO, sums": Place("owner", "values", "all_gather", coo=True),
     "COO, rows to all": Place("gather", "values", "all_gather", coo=True),
     "COO, AllReduce": Place("union", "values", "sum", coo=True),
+    "sketch, OR": Place("sketch", "index", "or_bitmap", named=BOTH),
+    "sketch, sum": Place("sketch", "values", "sum", named=BOTH),
+    "sketch, lists": Place("sketch", "index", "all_gather", call=2, coo=True, named=BOTH),
 }
 
 
@@ -144,10 +152,9 @@ def third_step(ddp: DistributedDataParallel, state: S2State) -> dict[str, Any]:
         "refused": error_of(backward, ddp),
     }
     one = engine._engines[ddp.process_group]
-    threads = [one._index_lane.thread, one._values_lane.thread]
-    for thread in threads:
+    for thread in one.threads:
         thread.join(10.0)
-    return told | {"threads left": [thread.name for thread in threads if thread.is_alive()]}
+    return told | {"threads left": [thread.name for thread in one.threads if thread.is_alive()]}
 
 
 def assert_told(answers: list[dict[str, Any]], place: Place, words: str) -> None:

@@ -337,11 +337,14 @@ def opcheck_cases() -> Iterator[tuple[str, tuple[object, ...]]]:
     sketch = (7, positions, rows_of_2.clone())
     yield "sketch_insert", (table.clone(), *sketch)
     yield "sketch_subtract", (table.clone(), *sketch)
+    yield "sketch_weigh", (torch.ones(3, 5), *sketch)
     yield "sketch_estimate", (table, *sketch)
     yield "sketch_merge", (table.clone(), 7, table, 7)
     scratch = torch.zeros(ops.sketch_scratch_nbytes(table, 2), dtype=torch.uint8)
-    outputs = (rows_of_2.clone(), torch.zeros(2).bool(), torch.zeros(2), scratch)
-    yield "sketch_peel", (table.clone(), 7, positions, 1, 0, *outputs, torch.zeros(2).long())
+    outputs = (rows_of_2.clone(), torch.zeros(2).bool(), torch.zeros(2), torch.zeros(2), scratch)
+    for magnitudes in (None, torch.ones(3, 5)):
+        arguments = (table.clone(), 7, positions, 1, magnitudes, 0, *outputs)
+        yield "sketch_peel", (*arguments, torch.zeros(2).long())
 
 
 @pytest.mark.parametrize(

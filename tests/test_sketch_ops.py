@@ -7,12 +7,12 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sketches import draw_ids, draw_seed, estimate, inserted, peel, same_bits, weighed, whole
 from torch import Tensor
 
 from s2reducer import _C, ops, reference_sketch
@@ -36,52 +36,6 @@ def seed() -> None:
     torch.manual_seed(SEED)
 
 
-class Peeled(NamedTuple):
-    values: Tensor
-    decoded: Tensor
-    bounds: Tensor
-    ndecoded: int
-    nrounds: int
-
-
-def peel(table: Tensor, seed: int, ids: Tensor, nranks: int = 1, max_rounds: int = 0) -> Peeled:
-    n = len(ids)
-    values, bounds = torch.full((n, table.shape[2]), math.nan), torch.full((n,), math.nan)
-    decoded = torch.ones(n, dtype=torch.bool)
-    scratch = torch.full((ops.sketch_scratch_nbytes(table, n),), 255, dtype=torch.uint8)
-    counts = ops.sketch_peel(table, seed, ids, nranks, values, decoded, bounds, scratch, max_rounds)
-    return Peeled(values, decoded, bounds, *counts)
-
-
-def inserted(shape: tuple[int, int, int], seed: int, ids: Tensor, values: Tensor) -> Tensor:
-    table = torch.zeros(shape)
-    ops.sketch_insert(table, seed, ids, values)
-    return table
-
-
-def estimate(table: Tensor, seed: int, ids: Tensor) -> Tensor:
-    values = torch.full((len(ids), table.shape[2]), math.nan)
-    ops.sketch_estimate(table, seed, ids, values)
-    return values
-
-
-def draw_ids(n: int, end: int = 1 << 40) -> Tensor:
-    return torch.tensor(sorted(random.sample(range(end), n)), dtype=torch.int64)
-
-
-def draw_seed() -> int:
-    return random.getrandbits(64)
-
-
-def whole(n: int, block: int) -> Tensor:
-    """Values whose sums are exact in any order."""
-    return torch.randint(-100, 101, (n, block)).float()
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    return torch.equal(a.view(torch.int32), b.view(torch.int32))
-
-
 # ------------------------------------------------------------------------------------------------
 # Against the reference
 # ------------------------------------------------------------------------------------------------
@@ -99,12 +53,16 @@ def test_everything_is_that_of_the_reference(shape: tuple[int, int, int], varian
         assert same_bits(
             estimate(table, seed, ids), reference_sketch.estimate(table, seed, ids.tolist())
         )
-        for nranks, max_rounds in ((1, 0), (4, 2)):
-            peeled = reference_sketch.peel(table, seed, ids.tolist(), nranks, max_rounds)
-            got = peel(table.clone(), seed, ids, nranks, max_rounds)
+        magnitudes = weighed((rows, width), seed, ids, values)
+        expected = reference_sketch.weigh(torch.zeros(rows, width), seed, ids.tolist(), values)
+        assert same_bits(magnitudes, expected)
+        for nranks, known, max_rounds in ((1, None, 0), (4, None, 2), (4, 1e4 * magnitudes, 0)):
+            peeled = reference_sketch.peel(table, seed, ids.tolist(), nranks, known, max_rounds)
+            got = peel(table.clone(), seed, ids, nranks, known, max_rounds)
             assert same_bits(got.values, peeled.values)
             assert got.decoded.tolist() == peeled.decoded
             assert got.bounds.tolist() == peeled.bounds
+            assert got.norms.tolist() == peeled.norms
             assert got.ndecoded == sum(peeled.decoded)
             assert got.nrounds == len(peeled.rounds)
         ops.sketch_subtract(table, seed, ids, values)
@@ -218,31 +176,6 @@ def test_sums_of_ranks_that_have_different_blocks_are_exact(nranks: int, variant
     peeled = peel(table, seed, ids, nranks)
     assert peeled.ndecoded == n and bool(peeled.decoded.all())
     assert same_bits(peeled.values, total + 0.0)
-
-
-def test_blocks_are_within_their_bounds() -> None:
-    """Sums of four ranks in float32, against the same in float64; sizes over six decades."""
-    n, block, nranks, seed = 2000, 16, 4, draw_seed()
-    ids, exact = torch.arange(n), torch.zeros(n, block, dtype=torch.float64)
-    table = torch.zeros(3, 900, block)
-    sizes = 10.0 ** (2 * torch.randn(n, 1)).clamp(-4, 4)
-    signs = torch.randn(n, block).sign()  # of all ranks: the bound is for sums without cancelling
-    for _ in range(nranks):
-        values = sizes * signs * torch.rand(n, block)
-        exact += values.double()
-        table += inserted((3, 900, block), seed, ids, values)
-    peeled = peel(table, seed, ids, nranks)
-    assert peeled.ndecoded >= n - 10
-    error = (peeled.values.double() - exact).abs().amax(1)[peeled.decoded]
-    bounds = peeled.bounds[peeled.decoded].double()
-    assert bool((error <= bounds).all())
-    assert float(error.max()) > 0
-    # It is no idle bound: half of the blocks are known to 2^-13 of their largest element.
-    norms = exact.abs().amax(1)[peeled.decoded]
-    assert float((bounds / norms).median()) < 2.0**-13
-    sizes = peeled.values.abs().amax(1)[peeled.decoded].double()
-    alone = bounds == (4 * (2.0**-23 * sizes) ** 2).sqrt()  # of three roundings, and so of four
-    assert int(alone.sum()) > n / 10
 
 
 def test_all_blocks_one_block_and_none() -> None:
@@ -403,6 +336,25 @@ def test_wrong_blocks_are_named() -> None:
     assert bool((table == 9).all()) and bool((values == 9).all())
 
 
+def test_wrong_arguments_of_weighing_are_named() -> None:
+    magnitudes, ids, values = torch.full((3, 5), 9.0), torch.arange(2), torch.ones(2, 4)
+
+    def weigh(sentence: str, *arguments: object) -> None:
+        with pytest.raises(RuntimeError, match=sentence):
+            ops.sketch_weigh(*arguments)  # type: ignore[arg-type]
+
+    weigh("ids must ascend strictly from 0 or more", magnitudes, 0, ids.flip(0), values)
+    weigh("values must have 3 rows .* ids, but has 2", magnitudes, 0, torch.arange(3), values)
+    weigh("values must be .* but its dtype is Double", magnitudes, 0, ids, values.double())
+    weigh("magnitudes must be .* 2-D .* but it has 3 dim", torch.ones(3, 5, 4), 0, ids, values)
+    weigh("magnitudes must be .* not contiguous", torch.ones(3, 10)[:, ::2], 0, ids, values)
+    weigh("magnitudes must be .* but its dtype is Half", magnitudes.half(), 0, ids, values)
+    for shape, block in (((0, 5), 4), ((9, 5), 4), ((3, 0), 4), ((3, 5), 0)):
+        sentence = "magnitudes must have 1 to 8 rows .* and values a block of at least 1"
+        weigh(sentence, torch.ones(shape), 0, ids, torch.ones(2, block))
+    assert bool((magnitudes == 9).all())
+
+
 def test_merges_of_different_sketches_are_refused() -> None:
     table = torch.full((3, 5, 4), 9.0)
     for other, seed in (
@@ -422,9 +374,11 @@ def test_wrong_arguments_of_a_peel_are_named() -> None:
     scratch = torch.full((nbytes + 16,), 9, dtype=torch.uint8)
     good: dict[str, object] = {
         "nranks": 1,
+        "magnitudes": None,
         "values": torch.full((2, 4), 9.0),
         "decoded": torch.ones(2, dtype=torch.bool),
         "bounds": torch.full((2,), 9.0),
+        "norms": torch.full((2,), 9.0),
         "scratch": scratch[:nbytes],
         "max_rounds": 0,
     }
@@ -437,6 +391,11 @@ def test_wrong_arguments_of_a_peel_are_named() -> None:
         ({"decoded": torch.ones(2).byte()}, "decoded must be .* bool, but its dtype is Byte"),
         ({"bounds": torch.ones(1)}, "bounds must have 2 elements, but has 1"),
         ({"bounds": torch.ones(2).double()}, "bounds must be .* float32, but its dtype is Double"),
+        ({"norms": torch.ones(3)}, "norms must have 2 elements, but has 3"),
+        ({"norms": torch.ones(2, 1)}, "norms must be .* 1-D .* but it has 2 dimensions"),
+        ({"magnitudes": torch.ones(3, 4)}, r"magnitudes must have the shape \[3, 5\] .* \[3, 4\]"),
+        ({"magnitudes": torch.ones(15)}, "magnitudes must be .* 2-D .* but it has 1 dimensions"),
+        ({"magnitudes": torch.ones(3, 5).int()}, "magnitudes must be .* but its dtype is Int"),
         ({"scratch": scratch}, f"scratch must have {nbytes} bytes .* but has {nbytes + 16}"),
         ({"scratch": scratch[1 : nbytes + 1]}, "scratch must begin at a multiple of 8 bytes"),
     ):
@@ -445,5 +404,5 @@ def test_wrong_arguments_of_a_peel_are_named() -> None:
     with pytest.raises(RuntimeError, match="ids must ascend strictly from 0 or more"):
         ops.sketch_peel(table, 0, ids.flip(0), **good)  # type: ignore[arg-type]
     assert bool((table == 9).all()) and bool((scratch == 9).all())
-    for name in ("values", "bounds"):
+    for name in ("values", "bounds", "norms"):
         assert bool((good[name] == 9).all())  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
 from s2reducer import S2State, SketchConfig, s2_hook
+from s2reducer.transport import _ALL_GATHER
 
 SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 TOLERANCE = 2.0**-16  # of each row's norm
@@ -68,7 +69,9 @@ def assert_close(results: list[Tensor], expected: list[Tensor], tolerance: float
         found, wanted = (tensor.double().view(len(tensor), -1) for tensor in (result, exact))
         assert torch.equal(found[wanted.abs().amax(1) == 0], wanted[wanted.abs().amax(1) == 0])
         if result.dim() == 1:  # blocks of 64
-            found, wanted = found.T, wanted.T
+            found, wanted = (
+                nn.functional.pad(t.T, (0, -len(t) % 64)).view(-1, 64) for t in (found, wanted)
+            )
         difference = (found - wanted).norm(dim=1)
         assert (difference <= tolerance * wanted.norm(dim=1)).all()
 
@@ -117,7 +120,6 @@ def test_half_types_are_summed_in_float32(ranks: Ranks, dtype: torch.dtype) -> N
 
 
 def float64_goes_dense() -> tuple[str, str]:
-    _, state = make(torch.float64)
     ddp, state = make(torch.float64)
     backward(ddp, {n: g.double() for n, g in gradients(0, dist.get_rank(), 0).items()})
     record = state.report().as_dict()["parameters"][0]
@@ -184,28 +186,33 @@ def test_adam_ends_where_dense_adam_ends(ranks: Ranks, sparse: bool) -> None:
 # ------------------------------------------------------------------------------------------------
 
 
-def count_rounds(seed: int) -> list[list[str]]:
-    """The collectives of each step: of one bucket, whose union is the same in all of them."""
-    model = Given(torch.zeros(4000, 64))
-    ddp = DistributedDataParallel(model)
-    s2reducer.register(ddp, plan="sketch")
+def count_rounds(seed: int) -> list[tuple[int, str]]:
+    """Collectives of each step, and what became of the blocks: of one bucket with one support."""
+    ddp = DistributedDataParallel(Given(torch.zeros(4000, 64)))
+    state = s2reducer.register(ddp, plan="sketch")
     numbers = torch.Generator().manual_seed(seed)
     live = torch.rand(4000, generator=numbers) < 0.05
     steps = []
-    for _ in range(6):
-        values = torch.randn(4000, 64) * live.unsqueeze(1)
+    for _ in range(8):
+        values = torch.randn(4000, 64, generator=numbers) * live.unsqueeze(1)
         with recorded_collectives() as calls:
             ddp.zero_grad()
             ddp({0: values}).backward()
-        steps.append([name for name, _, _ in calls])
+        assert {name for name, _, _ in calls} <= {"all_reduce", _ALL_GATHER}
+        steps.append((len(calls), state.report().as_dict()["parameters"][0]["reason"]))
     return steps
 
 
 def test_one_bucket_takes_one_round_once_its_size_is_known(ranks: Ranks) -> None:
-    """The OR and the sum wait for nothing, hence not for each other."""
+    """The OR and the sum wait for nothing, hence not for each other: see below.
+
+    In 1 or 2 of 100 steps two blocks share all their cells, and are repaired by one call more.
+    """
     for steps in ranks.run(2, count_rounds, SEED):
-        for calls in steps[2:]:  # the first step compares settings, the second has rebuilt buckets
-            assert sorted(calls) == ["all_reduce", "all_reduce"]
+        later = steps[2:]  # the first step compares settings, the second has rebuilt buckets
+        for calls, reason in later:
+            assert calls == (3 if "repaired" in reason else 2), reason
+        assert sum("repaired" not in reason for _, reason in later) >= 3
 
 
 def hold_back_the_bitmaps(seed: int) -> list[str]:
@@ -366,16 +373,15 @@ def estimate_error(seed: int, compression: float) -> tuple[float, float]:
     ddp = DistributedDataParallel(Given(torch.zeros(rows, 16)))
     state = S2State.paper(compression=compression, seed=seed % 1000)
     ddp.register_comm_hook(state, s2_hook)
-    squares, errors, blocks = 0.0, 0.0, 0
+    squares, errors = 0.0, 0.0
     for step in range(5):
-        parts = [gradient((rows, 16), seed, step, r, density=0.2) for r in range(world_size)]
+        parts = [gradient((rows, 16), seed, step, r, density=0.05) for r in range(world_size)]
         ddp.zero_grad()
         ddp({0: parts[dist.get_rank()]}).backward()
         exact = sum(part.double() for part in parts) / world_size
         (result,) = [parameter.grad for parameter in ddp.parameters()]
         squares += float(exact.square().sum())
         errors += float((result.double() - exact).square().sum())
-        blocks = blocks or int((exact.abs().amax(1) > 0).sum())
     return errors / squares, 1 / compression
 
 
@@ -472,6 +478,64 @@ def test_an_overflow_in_a_cell_is_repaired(ranks: Ranks) -> None:
         assert differences == [0.0, 0.0, 0.0]
 
 
+def cancelling() -> list[float]:
+    """Rows that two ranks cancel, a million times larger than the others: what those lose."""
+    rank = dist.get_rank()
+    ddp = DistributedDataParallel(Given(torch.zeros(3000, 16)))
+    s2reducer.register(ddp, plan="sketch")
+    results = []
+    for _ in range(4):
+        values = torch.zeros(3000, 16)
+        values[::20] = 1e6 if rank == 0 else -1e6
+        values[7::20] = 0.3 * (rank == 0)
+        ddp.zero_grad()
+        ddp({0: values}).backward()
+        (result,) = [parameter.grad for parameter in ddp.parameters()]
+        assert not result[::20].any()
+        results.append(float((result[7::20] - 0.15).abs().max()))
+    return results
+
+
+def test_ranks_that_cancel_each_other_cost_others_nothing(ranks: Ranks) -> None:
+    for errors in ranks.run(2, cancelling):
+        assert max(errors) < 0.15 * TOLERANCE
+
+
+def overflow_while_peeling() -> None:
+    """Each cell is finite, but not without some of its blocks."""
+    ddp = DistributedDataParallel(Given(torch.zeros(2000, 16)))
+    s2reducer.register(ddp, plan="sketch")
+    values = torch.zeros(2000, 16)
+    values[::16] = 2e38
+    values[8::16] = -2e38
+    for _ in range(6):
+        ddp.zero_grad()
+        ddp({0: values}).backward()
+        (result,) = [parameter.grad for parameter in ddp.parameters()]
+        assert torch.equal(result, values)
+
+
+def test_an_overflow_while_peeling_is_repaired(ranks: Ranks) -> None:
+    ranks.run(2, overflow_while_peeling)
+
+
+def large_beside_small() -> None:
+    """An element of one beside one of 2^23 in its row: small, but exact."""
+    ddp = DistributedDataParallel(Given(torch.zeros(3000, 16)))
+    s2reducer.register(ddp, plan="sketch")
+    values = torch.zeros(3000, 16)
+    values[5, 0], values[5, 1] = 2.0**23, 1.0
+    for _ in range(4):
+        ddp.zero_grad()
+        ddp({0: values}).backward()
+        (result,) = [parameter.grad for parameter in ddp.parameters()]
+        assert torch.equal(result, values)
+
+
+def test_small_elements_of_a_lone_row_are_kept(ranks: Ranks) -> None:
+    ranks.run(2, large_beside_small)
+
+
 # ------------------------------------------------------------------------------------------------
 # Sizes
 # ------------------------------------------------------------------------------------------------
@@ -489,7 +553,7 @@ def reduce_live(nblocks: int, live: int) -> None:
         assert torch.equal(result, values)
 
 
-@pytest.mark.parametrize("live", [0, 1, 500, 1000])
+@pytest.mark.parametrize("live", [0, 1, 690, 1000])  # the last as they are, without a table
 def test_none_one_and_all_blocks(ranks: Ranks, live: int) -> None:
     ranks.run(2, reduce_live, 1000, live)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from .lab import Lab, Loopback, Network, why_no_lab
+from .rates import LOOPBACK
 
 
 class RankError(Exception):
@@ -21,7 +22,10 @@ class RankError(Exception):
 
 
 def open_network(hosts: int, rate: str = "1gbit") -> Network:
-    """A lab, or loopback with a message on standard error where a lab cannot be made."""
+    """A lab, or loopback: as asked for, or with a message on standard error where a lab cannot be
+    made."""
+    if rate == LOOPBACK:
+        return Loopback(hosts)
     reason = why_no_lab()
     if reason is None:
         return Lab(hosts, rate)

@@ -4,6 +4,9 @@
 import argparse
 import re
 
+# In the place of a rate: no lab, but the loopback interface, which has none.
+LOOPBACK = "loopback"
+
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 # A packet that TCP hands over for later segmentation has up to 64 KiB of data, and 46 headers of 66
@@ -33,7 +36,9 @@ def bits_per_second(rate: str) -> float:
 
 
 def rate_argument(text: str) -> str:
-    """A rate on a command line: the `type` of an argument of argparse."""
+    """A rate on a command line, or LOOPBACK: the `type` of an argument of argparse."""
+    if text == LOOPBACK:
+        return text
     try:
         bits_per_second(text)
     except ValueError as error:

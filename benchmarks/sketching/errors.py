@@ -4,13 +4,15 @@
 Tables are made, laid out and decoded by the plan's own code; only the network is left out.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from s2reducer.plans.contribution import Rows
-from s2reducer.plans.sketch import Decoded, Decoder, cells_of, fill, lay_out
+from s2reducer.plans.sketch import cells_of, fill, lay_out, magnitudes_of
+from s2reducer.plans.sketch_decoder import Decoder
 from s2reducer.sketch_config import SketchConfig
 from sketching.tables import norm, peel, seeds
 
@@ -67,12 +69,15 @@ class Case:
         """Figures, and the blocks' errors relative to their own norms, before and after repair."""
         owns, exact = self.contributions()
         config, (seed,) = SketchConfig(), seeds(1, stream=self.nranks)
-        message = lay_out([self.block], {}, [self.nblocks], config, seed)
+        expected = math.ceil(config.margin * self.nblocks)
+        message = lay_out([self.block], {}, [expected], config, seed)
         flat = torch.zeros(message.numel)
         for own in owns:
             flat += fill(message, own, config)
         (table,), ids = message.tables, torch.arange(self.nblocks)
-        peeled = peel(cells_of(table, flat.clone(), config), table.seed, ids, self.nranks)
+        copy = flat.clone()
+        cells, magnitudes = cells_of(table, copy, config), magnitudes_of(table, copy, config)
+        peeled = peel(cells, table.seed, ids, self.nranks, magnitudes)
         assert peeled.nstuck == 0, "the seed leaves blocks stuck"
 
         decoder = Decoder(owns[0], message, config, [ids], [True])
@@ -90,7 +95,7 @@ class Case:
             "off_by_a_thousandth": float((before > 1e-3).double().mean()),
             "repaired": float(plan.exactly.double().mean()),
             "most_after_repair": float(after.max()),
-            **zeros(exact, peeled.values, plan),
+            **zeros(exact, plan.rows),
             **bounds(exact, peeled.values, peeled.bounds),
         }
         return figures, {"before": before, "after": after}
@@ -101,21 +106,20 @@ def own_errors(rows: Tensor, exact: Tensor) -> Tensor:
     return errors / torch.linalg.vector_norm(exact, dim=1)
 
 
-def zeros(exact: Tensor, peeled: Tensor, plan: Decoded) -> dict[str, float]:
+def zeros(exact: Tensor, rows: Tensor) -> dict[str, float]:
     """What becomes of zeros, and of what is not zero but within its error of it."""
     are_zero = exact == 0
-    noise = peeled[are_zero].abs().double()
+    noise = rows[are_zero].abs().double()
     return {
         "zeros_not_zero": float((noise != 0).double().mean()),
-        "zeros_not_zero_in_plan": float((plan.rows[are_zero] != 0).double().mean()),
-        "set_to_zero": float((plan.rows[~are_zero] == 0).double().mean()),
+        "set_to_zero": float((rows[~are_zero] == 0).double().mean()),
         # Adam's first step moves an element by |g| / (|g| + epsilon) of the learning rate.
         "adam_moves_zeros_by": float((noise / (noise + ADAM_EPSILON)).mean()),
     }
 
 
 def bounds(exact: Tensor, peeled: Tensor, limits: Tensor) -> dict[str, float]:
-    """Of blocks that had a neighbour to begin with: others have no bound to speak of."""
+    """The largest error in a block, over its bound."""
     errors = (peeled.double() - exact).abs().amax(1)
     shared = limits > 0
     return {

@@ -47,7 +47,7 @@ def peeling(nblocks: int, block: int, turns: int) -> dict[str, object]:
     """Of a full table; clearing it is not timed."""
     values = whole_numbers(nblocks, block, torch.Generator().manual_seed(0))
     table, ids = new_table(ROWS, CELLS, nblocks, block), torch.arange(nblocks)
-    out, bounds = torch.zeros(nblocks, block), torch.zeros(nblocks)
+    out, bounds, norms = torch.zeros(nblocks, block), torch.zeros(nblocks), torch.zeros(nblocks)
     decoded = torch.zeros(nblocks, dtype=torch.bool)
     scratch = torch.zeros(ops.sketch_scratch_nbytes(table, nblocks), dtype=torch.uint8)
 
@@ -55,7 +55,7 @@ def peeling(nblocks: int, block: int, turns: int) -> dict[str, object]:
         ops.sketch_insert(table, SEED, ids, values)
 
     def take() -> None:
-        ops.sketch_peel(table, SEED, ids, 1, out, decoded, bounds, scratch)
+        ops.sketch_peel(table, SEED, ids, 1, None, out, decoded, bounds, norms, scratch)
 
     inserts, peels = [], []
     for _ in range(turns + 1):

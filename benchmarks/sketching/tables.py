@@ -3,12 +3,11 @@
 
 import math
 import random
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from s2reducer import ops
+from s2reducer.peeling import peel as peel  # for those who take all else from here
 
 
 def seeds(count: int, stream: int) -> list[int]:
@@ -30,24 +29,3 @@ def whole_numbers(nblocks: int, block: int, generator: torch.Generator) -> Tenso
 def norm(values: Tensor) -> float:
     """Of all elements, in double precision."""
     return float(torch.linalg.vector_norm(values.double()))
-
-
-@dataclass(frozen=True)
-class Peeled:
-    """See ``ops.sketch_peel``."""
-
-    values: Tensor
-    decoded: Tensor
-    bounds: Tensor
-    nstuck: int
-    nrounds: int
-
-
-def peel(table: Tensor, seed: int, ids: Tensor, nranks: int = 1) -> Peeled:
-    """Uses up the table."""
-    n = ids.numel()
-    values, bounds = torch.empty(n, table.shape[2]), torch.empty(n)
-    decoded = torch.empty(n, dtype=torch.bool)
-    scratch = torch.empty(ops.sketch_scratch_nbytes(table, n), dtype=torch.uint8)
-    ndecoded, nrounds = ops.sketch_peel(table, seed, ids, nranks, values, decoded, bounds, scratch)
-    return Peeled(values, decoded, bounds, n - ndecoded, nrounds)

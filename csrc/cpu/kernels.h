@@ -76,6 +76,12 @@ struct s2_kernels {
     void (*sketch_take)(const float *table, float *values, int64_t block,
                         const struct s2_move *moves, int64_t n, float *norms);
 
+    /* The largest magnitude of n elements, in that order. */
+    float (*sketch_largest)(const float *values, int64_t n);
+
+    /* Elements of a magnitude of `threshold` or less become +0.0. */
+    void (*sketch_clear)(float *values, int64_t n, float threshold);
+
     /* Block = median of its cells, with their signs, a zero as +0.0: `rows` moves for each of n
      * blocks. */
     void (*sketch_median)(const float *table, float *values, int64_t block,

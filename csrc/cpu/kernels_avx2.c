@@ -197,6 +197,8 @@ const struct s2_kernels s2_kernels_avx2 = {
     .all_finite = all_finite,
     .sketch_add = sketch_add,
     .sketch_take = sketch_take,
+    .sketch_largest = sketch_largest,
+    .sketch_clear = sketch_clear,
     .sketch_median = sketch_median,
 };
 #endif /* S2_X86 */

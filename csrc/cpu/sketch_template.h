@@ -86,6 +86,30 @@ static TARGET void sketch_take(const float *table, float *values, int64_t block,
 }
 
 /* ---------------------------------------------------------------------------------------------- */
+/* Magnitudes                                                                                     */
+/* ---------------------------------------------------------------------------------------------- */
+
+static TARGET float sketch_largest(const float *values, int64_t n)
+{
+    uint32_t largest = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t magnitude = bits_of(values[i]) & 0x7fffffff;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return float_of(largest);
+}
+
+static TARGET void sketch_clear(float *values, int64_t n, float threshold)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = bits_of(values[i]);
+        uint32_t kept = float_of(bits & 0x7fffffff) <= threshold ? 0 : UINT32_MAX;
+        values[i] = float_of(bits & kept);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------- */
 /* Median                                                                                         */
 /* ---------------------------------------------------------------------------------------------- */
 

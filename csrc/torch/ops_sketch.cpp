@@ -3,6 +3,8 @@
 // The operators for sketches; see ops_cpu.cpp.
 #include "arguments.h"
 
+#include <optional>
+
 namespace {
 
 using namespace s2;
@@ -99,6 +101,46 @@ void sketch_merge(const Tensor &table, int64_t seed, const Tensor &other, int64_
     if (status != S2_OK) fail(op, s2_status_string(status));
 }
 
+void sketch_weigh(const Tensor &magnitudes, int64_t seed, const Tensor &ids, const Tensor &values)
+{
+    const char *op = "sketch_weigh";
+    float *m = float32_of(magnitudes, 2, op, "magnitudes");
+    Longs numbers = longs(ids, op, "ids");
+    float *v = float32_of(values, 2, op, "values");
+    s2_sketch sketch{magnitudes.size(0), magnitudes.size(1), values.size(1),
+                     static_cast<uint64_t>(seed)};
+    int64_t numel = 0;
+    if (s2_sketch_numel(&sketch, &numel) != S2_OK)
+        fail(op, "magnitudes must have 1 to ", S2_MAX_SKETCH_ROWS,
+             " rows and a width of 1 to 2^32 - 1, and values a block of at least 1, but they have "
+             "the shapes [",
+             sketch.rows, ", ", sketch.width, "] and [", values.size(0), ", ", sketch.block, "]");
+    if (values.size(0) != numbers.numel)
+        fail(op, "values must have ", numbers.numel, " rows for these ids, but has ",
+             values.size(0));
+    check_blocks(s2_sketch_weigh(&sketch, m, numbers.data, numbers.numel, v), op);
+}
+
+// An argument of a peel that has one element for each block.
+float *float_each(const Tensor &tensor, int64_t numel, const char *op, const char *name)
+{
+    float *data = float32_of(tensor, 1, op, name);
+    if (tensor.numel() != numel)
+        fail(op, name, " must have ", numel, " elements, but has ", tensor.numel());
+    return data;
+}
+
+const float *magnitudes_of(const std::optional<Tensor> &magnitudes, const s2_sketch &sketch,
+                           const char *op)
+{
+    if (!magnitudes.has_value()) return nullptr;
+    const float *data = float32_of(*magnitudes, 2, op, "magnitudes");
+    if (magnitudes->size(0) != sketch.rows || magnitudes->size(1) != sketch.width)
+        fail(op, "magnitudes must have the shape [", sketch.rows, ", ", sketch.width,
+             "] for this table, but has [", magnitudes->size(0), ", ", magnitudes->size(1), "]");
+    return data;
+}
+
 uint8_t *flags_of(const Tensor &decoded, int64_t numel, const char *op)
 {
     const char *accepted = "a contiguous 1-D CPU tensor of bool";
@@ -110,15 +152,16 @@ uint8_t *flags_of(const Tensor &decoded, int64_t numel, const char *op)
 }
 
 void sketch_peel(const Tensor &table, int64_t seed, const Tensor &ids, int64_t nranks,
-                 int64_t max_rounds, const Tensor &values, const Tensor &decoded,
-                 const Tensor &bounds, const Tensor &scratch, const Tensor &counts)
+                 const std::optional<Tensor> &magnitudes, int64_t max_rounds, const Tensor &values,
+                 const Tensor &decoded, const Tensor &bounds, const Tensor &norms,
+                 const Tensor &scratch, const Tensor &counts)
 {
     const char *op = "sketch_peel";
     Blocks b = blocks_of(table, seed, ids, values, op);
     uint8_t *d = flags_of(decoded, b.ids.numel, op);
-    float *e = float32_of(bounds, 1, op, "bounds");
-    if (bounds.numel() != b.ids.numel)
-        fail(op, "bounds must have ", b.ids.numel, " elements, but has ", bounds.numel());
+    const float *m = magnitudes_of(magnitudes, b.table.sketch, op);
+    float *e = float_each(bounds, b.ids.numel, op, "bounds");
+    float *largest = float_each(norms, b.ids.numel, op, "norms");
     Bytes s = byte_array(scratch, op, "scratch");
     Longs c = longs(counts, 2, op, "counts");
     if (nranks < 1 || nranks > S2_MAX_RANKS)
@@ -132,8 +175,8 @@ void sketch_peel(const Tensor &table, int64_t seed, const Tensor &ids, int64_t n
              s.nbytes);
     if (reinterpret_cast<uintptr_t>(s.data) % alignof(uint64_t) != 0)
         fail(op, "scratch must begin at a multiple of 8 bytes");
-    check_blocks(s2_sketch_peel(&b.table.sketch, b.table.data, b.ids.data, b.ids.numel, nranks,
-                                max_rounds, b.values, d, e, s.data, s.nbytes, &c.data[0],
+    check_blocks(s2_sketch_peel(&b.table.sketch, b.table.data, b.ids.data, b.ids.numel, nranks, m,
+                                max_rounds, b.values, d, e, largest, s.data, s.nbytes, &c.data[0],
                                 &c.data[1]),
                  op);
 }
@@ -144,17 +187,19 @@ STABLE_TORCH_LIBRARY_FRAGMENT(s2reducer, m)
 {
     m.def("sketch_insert(Tensor(a!) table, int seed, Tensor ids, Tensor values) -> ()");
     m.def("sketch_subtract(Tensor(a!) table, int seed, Tensor ids, Tensor values) -> ()");
+    m.def("sketch_weigh(Tensor(a!) magnitudes, int seed, Tensor ids, Tensor values) -> ()");
     m.def("sketch_estimate(Tensor table, int seed, Tensor ids, Tensor(a!) values) -> ()");
     m.def("sketch_merge(Tensor(a!) table, int seed, Tensor other, int other_seed) -> ()");
-    m.def("sketch_peel(Tensor(a!) table, int seed, Tensor ids, int nranks, int max_rounds, "
-          "Tensor(b!) values, Tensor(c!) decoded, Tensor(d!) bounds, Tensor(e!) scratch, "
-          "Tensor(f!) counts) -> ()");
+    m.def("sketch_peel(Tensor(a!) table, int seed, Tensor ids, int nranks, "
+          "Tensor? magnitudes, int max_rounds, Tensor(b!) values, Tensor(c!) decoded, "
+          "Tensor(d!) bounds, Tensor(e!) norms, Tensor(f!) scratch, Tensor(g!) counts) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(s2reducer, CompositeExplicitAutograd, m)
 {
     m.impl("sketch_insert", TORCH_BOX(&sketch_insert));
     m.impl("sketch_subtract", TORCH_BOX(&sketch_subtract));
+    m.impl("sketch_weigh", TORCH_BOX(&sketch_weigh));
     m.impl("sketch_estimate", TORCH_BOX(&sketch_estimate));
     m.impl("sketch_merge", TORCH_BOX(&sketch_merge));
     m.impl("sketch_peel", TORCH_BOX(&sketch_peel));

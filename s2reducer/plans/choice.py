@@ -74,7 +74,9 @@ def costs(layout: Layout, index: Index, dtype: torch.dtype) -> dict[str, Cost]:
     return {  # among equals the first is taken
         "owner": found + _owner_cost(most, total, union, nranks, width),
         "gather": found + Cost(rounds=chunks, wire=gathered, work=touched),
-        "union": found + Cost(rounds=1, dense=reduced, work=2 * union * width),
+        # An AllReduce, but in the lane that carries the rows of the others: what shares the link
+        # with it shares it with them.  So its bytes have their price, and fewer bytes are better.
+        "union": found + Cost(rounds=1, wire=reduced, work=2 * union * width),
     }
 
 

@@ -82,19 +82,41 @@ void oracle_insert(const problem *p, float *table, float factor)
     }
 }
 
+void oracle_weigh(const problem *p, float *magnitudes)
+{
+    for (int64_t i = 0; i < p->n; i++) {
+        uint32_t largest = 0;
+        float magnitude;
+        for (int64_t e = 0; e < p->sketch.block; e++) {
+            uint32_t bits;
+            memcpy(&bits, &p->values[i * p->sketch.block + e], 4);
+            bits &= 0x7fffffff;
+            if (bits > largest) largest = bits;
+        }
+        memcpy(&magnitude, &largest, 4);
+        for (int64_t row = 0; row < p->sketch.rows; row++)
+            magnitudes[oracle_place(&p->sketch, p->ids[i], row).cell] += magnitude;
+    }
+}
+
 /* ------------------------------------------- Memory ------------------------------------------- */
 
-guarded table_memory, ids_memory, values_memory, decoded_memory, bounds_memory, scratch_memory,
-    other_memory;
+guarded table_memory, ids_memory, values_memory, decoded_memory, bounds_memory, norms_memory,
+    magnitudes_memory, scratch_memory, other_memory;
 
 static const struct {
     guarded *memory;
     int64_t capacity;
 } memories[] = {
-    {&table_memory, 4 * MAX_NUMEL},  {&ids_memory, 8 * MAX_N},
-    {&values_memory, 4 * MAX_NUMEL}, {&decoded_memory, MAX_N},
-    {&bounds_memory, 4 * MAX_N},     {&scratch_memory, 16 * MAX_CELLS + 9 * MAX_N},
+    {&table_memory, 4 * MAX_NUMEL},
+    {&ids_memory, 8 * MAX_N},
+    {&values_memory, 4 * MAX_NUMEL},
+    {&decoded_memory, MAX_N},
+    {&bounds_memory, 4 * MAX_N},
+    {&norms_memory, 4 * MAX_N},
     {&other_memory, 4 * MAX_NUMEL},
+    {&magnitudes_memory, 4 * MAX_CELLS},
+    {&scratch_memory, 16 * MAX_CELLS + 5 * MAX_N},
 };
 
 void sketch_memory_new(void)

@@ -34,9 +34,12 @@ place oracle_place(const s2_sketch *sketch, int64_t id, int64_t row);
 /* table += factor * values, which is 1 or -1. */
 void oracle_insert(const problem *p, float *table, float factor);
 
+/* Adds what s2_sketch_weigh() should add. */
+void oracle_weigh(const problem *p, float *magnitudes);
+
 /* Memory for each of the arguments; sketch_memory_check() looks at what surrounds all of them. */
-extern guarded table_memory, ids_memory, values_memory, decoded_memory, bounds_memory,
-    scratch_memory, other_memory;
+extern guarded table_memory, ids_memory, values_memory, decoded_memory, bounds_memory, norms_memory,
+    magnitudes_memory, scratch_memory, other_memory;
 void sketch_memory_new(void);
 void sketch_memory_check(void);
 void sketch_memory_delete(void);

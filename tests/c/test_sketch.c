@@ -83,6 +83,27 @@ static void test_insert_and_subtract(void)
     }
 }
 
+static void test_weigh(void)
+{
+    static problem p;
+    static float wanted[MAX_CELLS];
+    for (int i = 0; i < 300; i++) {
+        draw_problem(&p, (enum values_kind)(i % 3));
+        test_case("weigh %d: %s", i, describe(&p));
+        int64_t ncells = p.sketch.rows * p.sketch.width;
+        memcpy(wanted, p.table, (size_t)(4 * ncells)); /* whatever was there */
+        oracle_weigh(&p, wanted);
+        for (int v = 0; variant_use(v); v++) {
+            const int64_t *ids = place_ids(&p);
+            const float *values = place_floats(&values_memory, p.values, p.n * p.sketch.block);
+            float *magnitudes = place_floats(&magnitudes_memory, p.table, ncells);
+            CHECK(s2_sketch_weigh(&p.sketch, magnitudes, ids, p.n, values) == S2_OK);
+            check_elements(S2_FLOAT32, magnitudes, wanted, ncells, 1);
+            sketch_memory_check();
+        }
+    }
+}
+
 static void test_merge(void)
 {
     static problem p, other;
@@ -199,7 +220,7 @@ static void test_bad_shapes(void)
     };
     const s2_sketch good = {3, 4, 2, 1};
     const int64_t ids[2] = {1, 2};
-    float values[4] = {1, 2, 3, 4}, bounds[2];
+    float values[4] = {1, 2, 3, 4}, bounds[2], norms[2];
     uint8_t decoded[2];
     uint64_t scratch[64];
     int64_t numel = 7;
@@ -210,11 +231,12 @@ static void test_bad_shapes(void)
         REFUSES(S2_BAD_SKETCH, s2_sketch_scratch_nbytes(s, 2, &numel));
         REFUSES(S2_BAD_SKETCH, s2_sketch_insert(s, table, ids, 2, values));
         REFUSES(S2_BAD_SKETCH, s2_sketch_subtract(s, table, ids, 2, values));
+        REFUSES(S2_BAD_SKETCH, s2_sketch_weigh(s, table, ids, 2, values));
         REFUSES(S2_BAD_SKETCH, s2_sketch_estimate(s, table, ids, 2, values));
         REFUSES(S2_BAD_SKETCH, s2_sketch_merge(s, table, &good, before));
         REFUSES(S2_BAD_SKETCH, s2_sketch_merge(&good, table, s, before));
-        REFUSES(S2_BAD_SKETCH, s2_sketch_peel(s, table, ids, 2, 1, 0, values, decoded, bounds,
-                                              scratch, 64, &numel, &numel));
+        REFUSES(S2_BAD_SKETCH, s2_sketch_peel(s, table, ids, 2, 1, NULL, 0, values, decoded, bounds,
+                                              norms, scratch, 64, &numel, &numel));
     }
     CHECK(numel == 7 && values[0] == 1);
     CHECK(s2_sketch_numel(&(s2_sketch){8, UINT32_MAX, S2_MAX_NUMEL / 8 / UINT32_MAX, 0}, &numel) ==
@@ -245,7 +267,7 @@ static void test_bad_blocks(void)
     float values[4] = {7, 7, 7, 7};
     typedef s2_status (*function)(const s2_sketch *, float *, const int64_t *, int64_t,
                                   const float *);
-    static const function functions[] = {s2_sketch_insert, s2_sketch_subtract};
+    static const function functions[] = {s2_sketch_insert, s2_sketch_subtract, s2_sketch_weigh};
     test_case("blocks");
     for (int64_t f = 0; f < COUNT(functions); f++) {
         for (int64_t i = 0; i < COUNT(bad_ids); i++)
@@ -271,6 +293,7 @@ int main(void)
     sketch_memory_new();
     test_places();
     test_insert_and_subtract();
+    test_weigh();
     test_merge();
     test_estimate();
     test_bad_shapes();

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+"""What a state keeps across a restart: its step, and what its parameters owe and are expected to.
+
+Plans are not among it: ``auto`` measures anew, and the sums of ``owner`` and ``gather`` depend on
+nothing but the gradients.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from s2reducer.residuals import Residuals
+from s2reducer.segments import ParameterRecord
+
+_FORMAT = 1
+
+
+def save(
+    step: int, place: tuple[int, int], records: Sequence[ParameterRecord], residuals: Residuals
+) -> dict[str, Any]:
+    """Plain types and tensors, which ``torch.save`` and checkpoints take.
+
+    ``place`` is the rank and the world size, (0, 0) before the first step.
+    """
+    parameters = []
+    for record in records:
+        owed = residuals.of(record)
+        saved: dict[str, Any] = {
+            "name": record.name,
+            "shape": list(record.shape),
+            "unions": list(record.unions),
+        }
+        if owed is not None:
+            saved |= {"owed_blocks": owed.blocks, "owed_rows": owed.rows}
+        parameters.append(saved)
+    rank, world_size = place
+    return {
+        "format": _FORMAT,
+        "step": step,
+        "rank": rank,
+        "world_size": world_size,
+        "parameters": parameters,
+    }
+
+
+def _describe(name: str | None, shape: Sequence[int]) -> str:
+    return f"{name or 'unnamed'} of {'x'.join(map(str, shape)) or 'one element'}"
+
+
+@dataclass
+class Resumption:
+    """Gives the parameters what was saved of them, as they become known.
+
+    They do so in the same order as in the run that was saved: that of the model where ``register``
+    was used, else that of the first step's buckets.
+    """
+
+    saved: dict[str, Any]
+    _done: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what ``save`` did not make."""
+        wanted = {"format", "step", "rank", "world_size", "parameters"}
+        if not isinstance(self.saved, dict) or not wanted <= set(self.saved):
+            raise ValueError(
+                "the state to load must be what state_dict() gives, with "
+                f"{', '.join(sorted(wanted))}"
+            )
+        if self.saved["format"] != _FORMAT:
+            raise ValueError(
+                f"the state to load has the format {self.saved['format']!r}, but this version "
+                f"reads {_FORMAT}"
+            )
+
+    def check(self, records: Sequence[ParameterRecord]) -> None:
+        """Raises ValueError unless what was saved is of these parameters, as far as known.
+
+        Without anything to keep, as of exact plans, any model will do.
+        """
+        saved = self.saved["parameters"]
+        if not any(one["unions"] for one in saved):
+            return
+        for number, record in enumerate(records):
+            if number >= len(saved):
+                raise ValueError(
+                    f"the state to load has {len(saved)} parameters, but {record.label()} is "
+                    f"number {number + 1}"
+                )
+            there = saved[number]
+            here = (record.name, record.shape)
+            if here != (there["name"], tuple(there["shape"])):
+                raise ValueError(
+                    f"parameter {number + 1} of the state to load is "
+                    f"{_describe(there['name'], there['shape'])}, but here it is {_describe(*here)}"
+                )
+
+    def give(
+        self, records: Sequence[ParameterRecord], residuals: Residuals, place: tuple[int, int]
+    ) -> None:
+        """To the parameters that have become known since the last call.
+
+        On another rank or world size nothing is owed: a rank's debts are in units of its own
+        gradient, and in another world somebody else may have them or nobody.
+        """
+        self.check(records)
+        same = place == (self.saved["rank"], self.saved["world_size"])
+        dropped = 0
+        pairs = zip(records, self.saved["parameters"], strict=False)
+        for record, saved in list(pairs)[self._done :]:
+            record.unions = list(saved["unions"])
+            if "owed_rows" not in saved:
+                continue
+            if same:
+                residuals.put(record, saved["owed_blocks"], saved["owed_rows"])
+            else:
+                dropped += len(saved["owed_blocks"])
+        if dropped:
+            rank, world_size = place
+            warnings.warn(
+                f"this state was saved on rank {self.saved['rank']} of {self.saved['world_size']} "
+                f"and goes on as rank {rank} of {world_size}: {dropped} blocks that were owed are "
+                "dropped",
+                stacklevel=2,
+            )
+        self._done = len(records)
