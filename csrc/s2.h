@@ -537,12 +537,14 @@ s2_status s2_sketch_scratch_nbytes(const s2_sketch *sketch, int64_t n, int64_t *
  * them all of M, on two ranks that cancel, there would be 2 (k - 1) errors of u M / 2 at most, and
  * about 0.6 of it in the mean, together u M sqrt((k - 1) / 6): with 2 blocks the bound is 7 times
  * as much, with 6 blocks 3.6 times, with 10, which one cell in several thousand has, 2.9 times.
+ * Where the sum of magnitudes is infinite, so are bounds.
  *
  * Clearing.  An element that is zero on all ranks is read as what roundings in the cell have left,
  * small, but a full step for an optimizer that divides gradients by their size.  So in blocks that
  * were not alone in a cell to begin with, elements of a magnitude of bound / sqrt(block) or less
- * become +0.0, after the subtractions.  That takes a norm of no more than the bound from a block,
- * since it has not more than `block` of them.  A block that was alone has no such zeros.
+ * become +0.0, once the block has been subtracted.  There are no more than `block` of them, so that
+ * the 2-norm of what a block loses is no more than the bound either.  In blocks that were alone
+ * zeros are zeros, and all is left as it is.
  */
 s2_status s2_sketch_peel(const s2_sketch *sketch, float *table, const int64_t *ids, int64_t n,
                          int64_t nranks, const float *magnitudes, int64_t max_rounds, float *values,

@@ -207,7 +207,23 @@ static void count_off_blocks(struct peeling *p, int64_t count)
     }
 }
 
-static void subtract_blocks(struct peeling *p, int64_t count)
+/* Sets to zero what may be nothing but the errors of neighbours: see s2.h. */
+static void clear(struct peeling *p, const uint32_t *numbers, int64_t n)
+{
+    const int64_t block = p->sketch->block;
+    const double root = sqrt((double)block);
+
+    for (int64_t k = 0; k < n; k++) {
+        const int64_t i = numbers[k];
+        const float threshold = (float)((double)p->bounds[i] / root);
+        p->kernels->sketch_clear(p->values + i * block, block, threshold);
+        if (p->norms[i] <= threshold) p->norms[i] = 0;
+    }
+}
+
+/* Who had a cell to itself from the start is in the first round, and nobody else is.  Others are
+ * cleared on the way, while they are in a cache. */
+static void subtract_blocks(struct peeling *p, int64_t count, bool were_alone)
 {
     struct s2_move moves[GROUP * S2_MAX_SKETCH_ROWS];
 
@@ -225,20 +241,7 @@ static void subtract_blocks(struct peeling *p, int64_t count)
             moves[nleft++] = moves[m];
         }
         p->kernels->sketch_add(p->table, p->values, p->sketch->block, moves, nleft);
-    }
-}
-
-/* Sets to zero what may be nothing but the errors of neighbours: see s2.h. */
-static void clear_blocks(struct peeling *p, int64_t count)
-{
-    const int64_t block = p->sketch->block;
-    const double root = sqrt((double)block);
-
-    for (int64_t k = 0; k < count; k++) {
-        const int64_t i = p->round[k];
-        const float threshold = (float)((double)p->bounds[i] / root);
-        p->kernels->sketch_clear(p->values + i * block, block, threshold);
-        if (p->norms[i] <= threshold) p->norms[i] = 0;
+        if (!were_alone) clear(p, p->round + begin, n);
     }
 }
 
@@ -291,9 +294,7 @@ s2_status s2_sketch_peel(const s2_sketch *sketch, float *table, const int64_t *i
     while ((max_rounds == 0 || *nrounds < max_rounds) && (count = drain_marks(&p)) != 0) {
         take_blocks(&p, count);
         count_off_blocks(&p, count);
-        subtract_blocks(&p, count);
-        /* Those of the first round had a cell to themselves, the others had none. */
-        if (*nrounds != 0) clear_blocks(&p, count);
+        subtract_blocks(&p, count, *nrounds == 0);
         *ndecoded += count;
         ++*nrounds;
     }

@@ -76,7 +76,7 @@ struct s2_kernels {
     void (*sketch_take)(const float *table, float *values, int64_t block,
                         const struct s2_move *moves, int64_t n, float *norms);
 
-    /* The largest magnitude of n elements, in that order. */
+    /* The largest magnitude of n elements, in the same order. */
     float (*sketch_largest)(const float *values, int64_t n);
 
     /* Elements of a magnitude of `threshold` or less become +0.0. */
