@@ -85,8 +85,8 @@ def stay_sparse(
 ) -> list[bool]:
     """For each segment, whether its rows take less time by ``owner`` than by an AllReduce.
 
-    One that went dense when it was compared last has to save a margin more; and AllReduces beside
-    the sparse rounds have to save what they take themselves.
+    It has to be less by a margin, since rows are not as cheap as whole arrays in what no constant
+    tells; and AllReduces beside the sparse rounds have to save what they take themselves.
     """
     nranks, width = index.world_size, dtype.itemsize
     live = index.counts * layout.blocks
@@ -94,13 +94,13 @@ def stay_sparse(
     elements = zip(*(column.tolist() for column in columns), strict=True)
     numels = layout.segments[:, 1].tolist()
     kept, saved = [], 0.0
-    segments = zip(layout.records, numels, elements, strict=True)
-    for record, numel, (most, total, union) in segments:
+    segments = zip(numels, elements, strict=True)
+    for numel, (most, total, union) in segments:
         owner = _owner_cost(most, total, union, nranks, width)
         sparse = constants.wire * owner.wire + constants.work * owner.work
         sparse *= constants.sparse_penalty
         dense = constants.dense * dense_cost(numel, dtype, nranks).dense
-        kept.append(sparse <= (_MARGIN if record.dense_in_a_row else 1.0) * dense)
+        kept.append(sparse <= _MARGIN * dense)
         saved += 0.0 if kept[-1] else sparse - dense
     rounds = len(list(layout.ranges([not keep for keep in kept])))
     return kept if saved > constants.round * rounds else [True] * len(kept)

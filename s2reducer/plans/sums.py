@@ -12,6 +12,7 @@ bfloat16
     stay above float32's smallest), and the sum is divided by what is left.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,9 @@ from torch import Tensor
 from s2reducer import ops
 
 _SCALE = 256.0  # the most ranks that there can be
+
+# Elements that are scaled at a time: they stay in a second-level cache on their way to the sums.
+_PIECE_NUMEL = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,25 @@ class Sum:
     def add(self, rows: Tensor, where: Tensor) -> None:
         """Adds a rank's rows to the blocks at the positions ``where`` of the compact layout."""
         before = self._arithmetic.before
-        if before != 1.0:
-            scaled = torch.empty(rows.numel(), dtype=self._total.dtype)
-            ops.values_convert(rows, scaled, before, parallel=False)
-            rows = scaled
-        ops.blocks_add(rows, self._compact, where, self._total, parallel=False)
+        if before == 1.0:
+            ops.blocks_add(rows, self._compact, where, self._total, parallel=False)
+            return
+        for part, places in self._pieces(rows, where):
+            scaled = torch.empty(part.numel(), dtype=self._total.dtype)
+            ops.values_convert(part, scaled, before, parallel=False)
+            ops.blocks_add(scaled, self._compact, places, self._total, parallel=False)
+
+    def _pieces(self, rows: Tensor, where: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The rows and their positions, a few at a time: scaled, they take up to twice as much."""
+        ends = torch.searchsorted(where, self._compact[1:, 3].contiguous()).tolist()
+        begin, segments = 0, zip([0, *ends], [*ends, where.numel()], strict=True)
+        for block, (first, last) in zip(self._compact[:, 2].tolist(), segments, strict=True):
+            step = max(1, _PIECE_NUMEL // block)
+            for at in range(first, last, step):
+                places = where[at : min(at + step, last)]
+                end = begin + places.numel() * block
+                yield rows[begin:end], places
+                begin = end
 
     def result(self, out: Tensor) -> None:
         """Writes the blocks' sums, divided, one behind the other."""
