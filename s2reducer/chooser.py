@@ -39,7 +39,8 @@ class Meter:
     """Times of one rank.  Hooks, lanes and callbacks report to it, so it has a lock.
 
     A round ends when the slowest rank has come to it.  What ranks wait for one another is no
-    property of a plan, so the lower quartile of the samples is taken.
+    property of a plan, so the lower quartile of the samples is taken.  Of small rounds it is the
+    least: most of them wait for large messages that are on the same link.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class Meter:
     def rows(self, nbytes: float, rounds: float, seconds: float) -> None:
         """The rounds of a sparse plan, in which the heaviest rank sent so much."""
         if nbytes >= _LARGE_NBYTES:
-            self._add("wire", max(0.0, seconds - rounds * self._quartile("round")) / nbytes)
+            self._add("wire", max(0.0, seconds - rounds * self._typical("round")) / nbytes)
 
     def dense(self, nbytes: float, begun: float, ended: float) -> None:
         """An AllReduce; several may be under way, and a later one waits for an earlier."""
@@ -66,7 +67,7 @@ class Meter:
             self._dense_free_at = max(ended, self._dense_free_at)
         if nbytes >= _LARGE_NBYTES and ended > begun:
             seconds = ended - begun
-            self._add("dense", max(seconds - self._quartile("round"), 0.1 * seconds) / nbytes)
+            self._add("dense", max(seconds - self._typical("round"), 0.1 * seconds) / nbytes)
 
     def work(self, nbytes: float, seconds: float) -> None:
         """Gathering, adding and scattering rows of so many bytes."""
@@ -98,7 +99,7 @@ class Meter:
 
     def figures(self, before: Constants) -> dict[str, float]:
         """By the names of ``Constants``; 0 for what is not known, where ``before`` holds on."""
-        measured = {name: self._quartile(name) for name in NAMES}
+        measured = {name: self._typical(name) for name in NAMES}
         known = {name: value for name, value in measured.items() if value > 0}
         return measured | {"sparse_penalty": self._penalty(replace(before, **known))}
 
@@ -106,10 +107,12 @@ class Meter:
         with self._lock:
             self._samples.setdefault(name, deque(maxlen=_WINDOW)).append(value)
 
-    def _quartile(self, name: str) -> float:
+    def _typical(self, name: str) -> float:
         with self._lock:
             samples = sorted(self._samples.get(name, ()))
-        return samples[len(samples) // 4] if samples else 0.0
+        if not samples:
+            return 0.0
+        return samples[0 if name == "round" else len(samples) // 4]
 
     def _penalty(self, constants: Constants) -> float:
         """How the waits of sparse and dense steps compare, over how their costs do.

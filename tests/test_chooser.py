@@ -33,17 +33,18 @@ def test_constants_are_medians_over_the_ranks_that_know() -> None:
     assert (after.dense, after.scan) == (before.dense, 7e-10)  # nobody knows
 
 
-def test_figures_are_lower_quartiles() -> None:
+def test_figures_are_lower_quartiles_and_the_least_of_small_rounds() -> None:
     meter = Meter()
     for seconds in (5e-3, 1e-3, 2e-3, 9e-3):
         meter.round(100, seconds)
     meter.round(10**6, 1.0)  # too large to tell of latency
-    meter.rows(10**6, 2, 0.014)
+    for seconds in (0.012, 0.022, 0.032, 0.052):
+        meter.rows(10**6, 2, seconds)
     meter.work(10**6, 0.5)
     meter.scan(10**6, 0.25)
     figures = meter.figures(Constants())
-    assert figures["round"] == 2e-3
-    assert figures["wire"] == pytest.approx(0.010 / 10**6)
+    assert figures["round"] == 1e-3
+    assert figures["wire"] == pytest.approx(0.020 / 10**6)
     assert (figures["work"], figures["scan"]) == (0.5e-6, 0.25e-6)
     assert set(figures) == set(NAMES)
 
