@@ -36,7 +36,8 @@ class Residuals:
     _by_parameter: dict[int, tuple[ParameterRecord, Residual]] = field(default_factory=dict)
 
     def take(self, record: ParameterRecord, block: int) -> Residual | None:
-        """What a parameter owes, in blocks of this length, which is then the caller's to deliver.
+        """What a parameter owes, in blocks of this length, which is then the caller's to deliver:
+        should that fail, the state has failed, and nothing is delivered any more.
 
         Raises:
             ValueError: it owes blocks of another length: what was saved with other settings.

@@ -17,12 +17,14 @@ from s2reducer.segments import Layout, segments_of
 
 
 class Contribution(ABC):
-    """Attributes:
-    firsts: the first place of each segment.
-    blocks: the block length of each.
-    places: of this rank's blocks, for each segment.
-    finite: whether their values are, for each segment that will be in a table.
-    divisor: of the sums.
+    """The blocks of one rank, in one bucket or in several tables of rows, by segments.
+
+    Attributes:
+        firsts: the first place of each segment.
+        blocks: the block length of each.
+        places: of this rank's blocks, for each segment, int64, ascending.
+        finite: whether their values are, for each segment that will be in a table.
+        divisor: of the sums.
     """
 
     firsts: list[int]
