@@ -35,9 +35,9 @@ START_SECONDS = 120.0  # to import torch on a machine that is busy
 CASE_SECONDS = 30.0
 
 
-def world_sizes(*sizes: int) -> list[Any]:
-    """For parametrize(): more than three ranks are left to the whole suite."""
-    return [size if size <= 3 else pytest.param(size, marks=pytest.mark.slow) for size in sizes]
+def world_sizes(*sizes: int, fast: int = 3) -> list[Any]:
+    """For parametrize(): more than ``fast`` ranks are left to the whole suite."""
+    return [size if size <= fast else pytest.param(size, marks=pytest.mark.slow) for size in sizes]
 
 
 # The plan, for parametrize(): what it has of its own is tested by itself.

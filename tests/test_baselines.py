@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Given, Ranks, assert_same_on_all_ranks, exact_gradient
+from ranks import Given, Ranks, assert_same_on_all_ranks, exact_gradient, world_sizes
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -99,7 +99,7 @@ def live_rows(rank: int, step: int) -> list[Tensor]:
     return [gradients[index].any(1).nonzero().view(-1) for index in (0, 2)]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("world_size", world_sizes(1, 2, 3, 4, fast=2))
 def test_coo(ranks: Ranks, world_size: int) -> None:
     sent = ranks.run(world_size, reduce_given, "coo")
     counts = [sum(map(len, live_rows(rank, STEPS - 1))) for rank in range(world_size)]
@@ -107,7 +107,7 @@ def test_coo(ranks: Ranks, world_size: int) -> None:
     assert sent == [(world_size - 1) * each + rest_nbytes(world_size)] * world_size
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("world_size", world_sizes(1, 2, 3, 4, fast=2))
 def test_zen(ranks: Ranks, world_size: int) -> None:
     sent, orders = zip(*ranks.run(world_size, reduce_given_in_order, "zen"), strict=True)
     # Each table's bits begin in a word of their own.

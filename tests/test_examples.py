@@ -36,6 +36,7 @@ def torchrun(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_example_learns_and_sends_less() -> None:
     command = re.search(r"bin/torchrun\s+([^`]*)`", (ROOT / "README.md").read_text())
     assert command

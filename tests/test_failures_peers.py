@@ -237,6 +237,7 @@ def test_survivors_of_a_killed_rank_name_what_failed_and_can_exit(
     assert_told(answers_in(tmp_path, 0, 2), PLACES[name], CLOSED)
 
 
+@pytest.mark.slow
 def test_survivors_of_a_rank_that_exits_name_what_failed_and_can_exit(tmp_path: Path) -> None:
     assert live_in_processes(tmp_path, 3, die, "owner, index", 1, False) == [0, 7, 0]
     assert_told(answers_in(tmp_path, 0, 2), PLACES["owner, index"], CLOSED)

@@ -36,7 +36,7 @@ def train(model: str, plan: str, flags: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("flags", FLAGS)
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4))
+@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4, fast=2))
 def test_every_flag(ranks: Ranks, count: int, model: str, flags: str) -> None:
     for result in ranks.run(count, train, model, "union", FLAGS[flags]):
         assert result["plans"] == ({"union"} if count > 1 else {"none"})
@@ -79,7 +79,7 @@ def accumulate(flags: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("flags", ["default", "gradient_as_bucket_view"])
-@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4))
+@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4, fast=2))
 def test_no_sync_accumulates(ranks: Ranks, count: int, flags: str) -> None:
     ranks.run(count, accumulate, FLAGS[flags])
 

@@ -257,6 +257,7 @@ def test_two_senders_share_the_link_of_their_receiver(tmp_path: Path) -> None:
     assert 0.6 * FRAME_SHARE < rate / MEGABIT_RATE < 1.05 * FRAME_SHARE
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("namespaces")
 def test_a_meter_reads_what_a_collective_sends(tmp_path: Path) -> None:
     with Lab(3, "1gbit") as network:
