@@ -13,9 +13,9 @@ from torch import Tensor
 from s2reducer import ops
 from s2reducer.arguments import numbers, packed_blocks, saved, tensor_on_cpu, whole
 from s2reducer.peeling import Peeled, peel
+from s2reducer.sketch_config import MOST_ROWS
 
 _VALUES = (torch.float32, torch.float16, torch.bfloat16)
-_MOST_ROWS = 8
 _WIDEST = (1 << 32) - 1
 _MOST_SKETCHES = 256  # S2_MAX_RANKS
 
@@ -87,7 +87,7 @@ class CountSketch:
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, rows: int, width: int, block: int, seed: int = 0) -> None:
-        whole("rows", rows, 1, _MOST_ROWS)
+        whole("rows", rows, 1, MOST_ROWS)
         whole("width", width, 1, _WIDEST)
         whole("block", block, 1, 1 << 40)
         self._seed = whole("seed", seed, 0, (1 << 64) - 1)
@@ -120,7 +120,7 @@ class CountSketch:
                 ones, such as cells for each block that are too few.
         """
         whole("n", n, 0, 1 << 40)
-        whole("rows", rows, 2, _MOST_ROWS)
+        whole("rows", rows, 2, MOST_ROWS)
         threshold = _THRESHOLDS[rows]
         if cells is None:
             cells = _ABOVE_THRESHOLD * threshold
@@ -325,9 +325,9 @@ def _fields_of(state: object) -> tuple[int, Tensor]:
     fields = saved("CountSketch", state, {"seed": int, "table": Tensor})
     seed = whole("seed", fields["seed"], 0, (1 << 64) - 1)
     table = tensor_on_cpu("table", fields["table"], (torch.float32,))
-    if table.dim() != 3 or table.numel() == 0 or table.shape[0] > _MOST_ROWS:
+    if table.dim() != 3 or table.numel() == 0 or table.shape[0] > MOST_ROWS:
         raise ValueError(
             f"the table of a CountSketch must have the shape [rows, width, block] with 1 to "
-            f"{_MOST_ROWS} rows, but has {list(table.shape)}"
+            f"{MOST_ROWS} rows, but has {list(table.shape)}"
         )
     return seed, table

@@ -3,6 +3,8 @@
 
 from dataclasses import dataclass
 
+from s2reducer.arguments import whole
+
 ON_OVERFLOW = ("repair", "defer", "estimate")
 MOST_ROWS = 8
 
@@ -42,10 +44,7 @@ class SketchConfig:
     error_feedback: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.rows, int) or isinstance(self.rows, bool):
-            raise TypeError(f"sketch rows must be a whole number, but is {self.rows!r}")
-        if not 1 <= self.rows <= MOST_ROWS:
-            raise ValueError(f"sketch rows must lie between 1 and {MOST_ROWS}, but is {self.rows}")
+        whole("sketch rows", self.rows, 1, MOST_ROWS)
         for name, least in (("cells", 0.0), ("margin", 1.0)):
             value = getattr(self, name)
             if not _is_number(value):
