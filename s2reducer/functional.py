@@ -16,7 +16,7 @@ from s2reducer.plans.dense import begin_dense, begin_sparse_tensor
 from s2reducer.plans.union import WIRE_DTYPES
 from s2reducer.report import dtype_name
 from s2reducer.row_stages import rows_stage
-from s2reducer.rows import sum_of_integers
+from s2reducer.rows import has_rows, sum_of_integers
 from s2reducer.segments import layout_of, new_record, segments_of
 from s2reducer.sketch_stages import Union, sketch_rows_stage, sketch_stage
 from s2reducer.stages import Stage, blocks_stage, dense_stage, scan
@@ -125,6 +125,8 @@ def _reduce(
         """The header goes alone: nothing says that ranks have tensors of the same size."""
         job.round = "comparison of the ranks' tensors"
         compare(index, header, buffer.device)
+        if buffer.is_sparse and not has_rows(buffer):
+            return lambda values: _as_the_backend_does(buffer, values, job.divisor)
         if buffer.is_sparse and buffer.dtype in _INTEGERS:
             return lambda values: sum_of_integers(buffer, values)
         reason = _dense_reason(buffer, config)

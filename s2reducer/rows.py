@@ -67,6 +67,11 @@ def table_of(tensor: Tensor) -> Table:
     return Table(size, dims, math.prod(size[:dims]), math.prod(size[dims:]))
 
 
+def has_rows(tensor: Tensor) -> bool:
+    """Whether a COO tensor is a table at all: not if it has one cell, or rows of no elements."""
+    return tensor.sparse_dim() > 0 and math.prod(tensor.size()[tensor.sparse_dim() :]) > 0
+
+
 def rows_of(tensor: Tensor, table: Table) -> tuple[Tensor, Tensor]:
     """The numbers of a COO tensor's rows, int64 [n], and their values [n, width], as they stand."""
     values = tensor._values().contiguous().view(-1, table.width)

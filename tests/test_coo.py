@@ -178,6 +178,20 @@ def test_row_numbers_up_to_a_billion(ranks: Ranks, plan: str) -> None:
         assert "all_reduce" not in names  # of which backends have none for sparse tensors
 
 
+def no_rows(plan: str) -> None:
+    """Rows of no elements; no dimension that is sparse."""
+    empty = coo(torch.zeros(1, 2, dtype=torch.int64), torch.zeros(2, 0), (10, 0))
+    assert s2reducer.all_reduce(empty, plan=plan).shape == (10, 0)
+    whole = coo(torch.zeros(0, 1, dtype=torch.int64), torch.ones(1, 3), (3,))
+    result = s2reducer.all_reduce(whole, op="sum", plan=plan)
+    assert result.to_dense().tolist() == [float(dist.get_world_size())] * 3
+
+
+@pytest.mark.parametrize("plan", ["auto", "owner", "sketch"])
+def test_what_is_no_table_goes_as_the_backend_sends_it(ranks: Ranks, plan: str) -> None:
+    ranks.run(2, no_rows, plan)
+
+
 def several_sparse_dims() -> None:
     rank = dist.get_rank()
     indices = torch.tensor([[1, 0, 1], [2, 1, 2]]) if rank == 0 else torch.tensor([[0], [2]])
