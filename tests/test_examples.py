@@ -80,7 +80,7 @@ def test_the_benchmark_of_the_kernels_prints_every_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     figures = run_benchmark(
-        monkeypatch, "--megabytes", "0.5", "--turns", "2", "--calls", "3", json=tmp_path / "f.json"
+        monkeypatch, "--megabytes", "0.5", "--turns", "3", "--calls", "3", json=tmp_path / "f.json"
     )
     printed = capsys.readouterr().out
     scans = [f"bitmap, blocks of {block}" for block in (1, 8, 64, 512)]
@@ -101,8 +101,7 @@ def test_the_benchmark_of_the_kernels_prints_every_line(
         shown = f"{row['gigabytes_per_second']:.1f}"
         for name in sorted(yardsticks):
             share = row[name]["kernel_over_it"]
-            assert share["low"] <= share["median"] <= share["high"]
-            assert share["median"] > 0  # of two turns a quartile may lie outside of both
+            assert 0 < share["low"] <= share["median"] <= share["high"]
             shown += f" {row[name]['gigabytes_per_second']:.1f} {share['median']:.2f}"
             shown += f" ({share['low']:.2f}-{share['high']:.2f})"
         assert line.split() == shown.split()
