@@ -27,6 +27,7 @@ from s2reducer.plans.sketch_decoder import Decoded, Decoder
 from s2reducer.residuals import Residual
 from s2reducer.rows import Table, coalesced, gather_rows, rows_of, table_of
 from s2reducer.segments import ParameterRecord
+from s2reducer.sketch_config import SketchConfig
 from s2reducer.stages import remember
 from s2reducer.transport import Transport, ring_nbytes
 from s2reducer.worker import Begun
@@ -87,16 +88,23 @@ class _Kind(ABC, Generic[Result]):
         """The result of the bucket."""
 
 
+def _expected(records: Sequence[ParameterRecord], config: SketchConfig) -> list[int] | None:
+    """Blocks that are expected in the union of each segment; None unless all are known of."""
+    unions = [record.expected_union(config.fixed, config.margin) for record in records]
+    known = [union for union in unions if union is not None]
+    return known if len(known) == len(unions) else None
+
+
 def _begin(kind: _Kind[Result], transport: Transport) -> Begun[Result, Union]:
     job, config = kind.job, kind.job.config.sketch
-    expected = [record.expected_union(config.fixed, config.margin) for record in kind.records]
+    expected = _expected(kind.records, config)
     known: Union | None = None
-    if None in expected:
+    if expected is None:
         job.round = "union"
         known = kind.learn(transport)
-        expected = list(known.counts)
+        expected = known.counts
     job.round = "sketch"
-    message = kind.lay_out([count for count in expected if count is not None])
+    message = kind.lay_out(expected)
     total = fill(message, kind.own, config)
 
     def learn(transport: Transport) -> Union:
@@ -145,11 +153,10 @@ class _Bucket(_Kind[Tensor]):
     def __init__(self, job: Job) -> None:
         config, layout = job.config.sketch, job.compared
         self.layout = layout
-        expected = [r.expected_union(config.fixed, config.margin) for r in layout.records]
-        known = [count for count in expected if count is not None]
-        whole = [False] * len(expected)
-        if len(known) == len(expected):
-            whole = are_whole(layout, known, config)
+        expected = _expected(layout.records, config)
+        whole = [False] * len(layout.records)
+        if expected is not None:
+            whole = are_whole(layout, expected, config)
         pairs = zip(layout.records, layout.blocks.tolist(), strict=True)
         owed = [job.residuals.take(record, block) for record, block in pairs]
         own = Blocks(job.buffer, layout, job.bitmap, owed, whole, job.divisor)
