@@ -13,8 +13,6 @@ import torch
 from .rows import Rows, Source, mean_of
 from .wire import Wire
 
-INDEX_NBYTES = 4
-
 
 def exchange_coo(source: Source, wire: Wire) -> list[Rows]:
     """The means of the rows that any rank has, in one part."""

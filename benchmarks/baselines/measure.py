@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from netlab import Counters, Meter, Traffic
 
-from .wire import ALL_GATHER
+from .wire import ALL_GATHER, Wire
 
 Step = Callable[[], object]
 
@@ -51,14 +51,16 @@ class CollectiveClock:
     @contextmanager
     def running(self) -> Iterator[None]:
         names = ("all_reduce", "all_gather", "all_to_all_single", ALL_GATHER)
-        originals = {name: getattr(dist, name) for name in names}
+        places: list[tuple[Any, str]] = [(dist, name) for name in names]
+        places.append((Wire, "swap"))  # which waits for what it has begun
+        originals = [getattr(*place) for place in places]
         try:
-            for name, function in originals.items():
-                setattr(dist, name, self._timed(function))
+            for place, function in zip(places, originals, strict=True):
+                setattr(*place, self._timed(function))
             yield
         finally:
-            for name, function in originals.items():
-                setattr(dist, name, function)
+            for place, function in zip(places, originals, strict=True):
+                setattr(*place, function)
 
     def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **options: Any) -> Any:

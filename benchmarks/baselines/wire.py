@@ -45,6 +45,36 @@ class Wire:
         )
         return list(incoming.split_with_sizes(incoming_sizes))
 
+    def exchange_counts(self, outgoing: list[int]) -> list[int]:
+        """Tells each rank its number, and gives what each has told this one."""
+        parts = [torch.tensor([count]) for count in outgoing]
+        own, parts[self.rank] = outgoing[self.rank], torch.empty(0, dtype=torch.int64)
+        sizes = [int(peer != self.rank) for peer in range(self.world_size)]
+        arrived = self.all_to_all(parts, sizes)
+        return [own if peer == self.rank else int(part) for peer, part in enumerate(arrived)]
+
+    def all_gather_uneven(self, piece: Tensor, sizes: list[int]) -> list[Tensor]:
+        """Every rank's piece, each as long as it is: ``sizes`` are in elements, in rank order."""
+        parts = [piece] * self.world_size
+        parts[self.rank] = piece[:0]
+        incoming = [0 if peer == self.rank else size for peer, size in enumerate(sizes)]
+        pieces = self.all_to_all(parts, incoming)
+        pieces[self.rank] = piece
+        return pieces
+
+    def swap(self, peer: int, outgoing: Tensor, incoming_size: int) -> Tensor:
+        """Sends to one rank and gives what it has sent; what is empty is not sent at all."""
+        incoming = outgoing.new_empty(incoming_size)
+        self.nbytes += outgoing.nbytes
+        sending = None
+        if outgoing.numel():
+            sending = dist.isend(outgoing, group=self.group, group_dst=peer)
+        if incoming_size:
+            dist.recv(incoming, group=self.group, group_src=peer)
+        if sending is not None:
+            sending.wait()
+        return incoming
+
     def begin_all_reduce(self, tensor: Tensor) -> "Future[list[Tensor]]":
         """Begins the sum over the ranks, in place."""
         self.nbytes += 2 * (self.world_size - 1) * tensor.nbytes // self.world_size

@@ -18,10 +18,8 @@ rows of the table / 8], b bytes a row, beside the numbers, the filling and what 
 import torch
 from torch import Tensor
 
-from .rows import Rows, Source, bitmap_nbytes, bitmap_of, mean_of, numbers_of
+from .rows import INDEX_NBYTES, Rows, Source, bitmap_nbytes, bitmap_of, mean_of, numbers_of
 from .wire import Wire
-
-INDEX_NBYTES = 4
 
 
 def owner_of(numbers: Tensor, world_size: int) -> Tensor:
@@ -77,7 +75,7 @@ def _push(source: Source, slices: _Slices, wire: Wire) -> list[Rows]:
     rank, width = wire.rank, source.width
     owners = slices.owners[source.numbers]
     mine = [source.numbers[owners == owner] for owner in range(wire.world_size)]
-    counts = _exchange_counts([numbers.numel() for numbers in mine], wire)
+    counts = wire.exchange_counts([numbers.numel() for numbers in mine])
 
     messages, kept = [], Rows(torch.empty(0), torch.empty(0))
     for owner, numbers in enumerate(mine):
@@ -99,15 +97,6 @@ def _push(source: Source, slices: _Slices, wire: Wire) -> list[Rows]:
         else Rows(slices.decode(rank, counts[peer], part[: heads[peer]]), part[heads[peer] :])
         for peer, part in enumerate(arrived)
     ]
-
-
-def _exchange_counts(outgoing: list[int], wire: Wire) -> list[int]:
-    """What each rank has for this one."""
-    parts = [torch.tensor([count]) for count in outgoing]
-    own, parts[wire.rank] = outgoing[wire.rank], torch.empty(0, dtype=torch.int64)
-    sizes = [int(peer != wire.rank) for peer in range(wire.world_size)]
-    arrived = wire.all_to_all(parts, sizes)
-    return [own if peer == wire.rank else int(part) for peer, part in enumerate(arrived)]
 
 
 def _pull(own: Rows, width: int, slices: _Slices, wire: Wire) -> list[Rows]:
