@@ -16,25 +16,27 @@ and the heaviest rank, beside the plan's formula:
     gather   (P-1) (I + k b)                                  each rank, by its own k
     union    2 (P-1)/P (K b + bitmap)                         each rank
     owner    (P-1) I + [(sum k - K) + (P-1) K] b / P          the mean; the heaviest as below
-    coo      (P-1) k (b + 4/row)                              each rank
-    zen      (P-1)/P [k (b + 4/row) + K b + rows / 8]         the mean; also for the heaviest
+    coo      (P-1) k (b + 4/row)                              each rank, by the largest k
+    zen      (P-1)/P [k (b + 4/row) + K b + rows / 8]         each rank, in the mean
 
 (P ranks, N elements, k live on a rank, K on any, b bytes an element, I of an index: bitmap or list,
-whichever is shorter).  Under skew a rank may have more rows than it may own under ``owner``, and
-sends the rest away: those take the place of sum k - K where they are more.  It may own 1.05 K/P, or
-with three ranks and more so much less that it sends no more than the others.
+whichever is shorter); ``baselines/formulas.py`` has the other baselines'.  Under skew a rank may
+have more rows than it may own under ``owner``, and sends the rest away: those take the place of
+sum k - K where they are more.  It may own 1.05 K/P, or with three ranks and more so much less that
+it sends no more than the others.
 
 ``ok`` where the sum and the heaviest are within 1.10 x formula + 64 KiB + 1 KiB x P.  ``of mean``
 is the heaviest over the mean of the ranks, and ``of capped`` over what the mean would be if every
 rank might own 1.05 K/P: at most 1.15, but between two ranks, of which one needs all that the other
 has.  The limit is the time that the heaviest rank's bytes take on the link.  The error is that of
-the mean against a float64 sum, over the largest element of the latter.
+the mean against a float64 sum, over the largest element of the latter; it says nothing of
+``powersgd`` and ``dgc``, which keep back what they do not send.
 """
 
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,41 +53,13 @@ from baselines.bench import (
     say,
     write_results,
 )
+from baselines.formulas import Point, formula, is_within
 from baselines.measure import Sample, interleave, traffic_of
 from baselines.methods import METHODS, PLANS, Switch, chosen_plan
 from netlab import Traffic
 from paired import Spread
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-
-from s2reducer import ops
-
-FLOAT_NBYTES = 4
-
-
-@dataclass(frozen=True)
-class Point:
-    """One bucket: its table, and which rows of it the ranks have."""
-
-    megabytes: float
-    row: int
-    density: float
-    overlap: float = 0.0
-    skew: float = 1.0
-
-    @property
-    def nrows(self) -> int:
-        return int(self.megabytes * 1e6 / FLOAT_NBYTES / self.row)
-
-    def count(self, rank: int) -> int:
-        """Live rows of a rank."""
-        share = self.density * (self.skew if rank == 0 else 1.0)
-        return min(self.nrows, max(1, round(share * self.nrows)))
-
-
-# ------------------------------------------------------------------------------------------------
-# Gradients and formulas
-# ------------------------------------------------------------------------------------------------
 
 
 def rows_of(point: Point, rank: int) -> tuple[Tensor, Tensor]:
@@ -97,56 +71,6 @@ def rows_of(point: Point, rank: int) -> tuple[Tensor, Tensor]:
     rest = order[common:][torch.randperm(point.nrows - common, generator=own)]
     numbers = torch.cat([order[:common], rest])[: point.count(rank)].sort().values
     return numbers, torch.randn(numbers.numel(), point.row, generator=own)
-
-
-def formula(plan: str, point: Point, ranks: int, union: int) -> tuple[float, float, float]:
-    """Bytes of all ranks, of the heaviest, and of all if ``owner`` gave even caps to all."""
-    row = point.row * FLOAT_NBYTES
-    counts = [point.count(rank) for rank in range(ranks)]
-    bitmap = (point.nrows + 63) // 64 * 8
-    lists = ops.list_nbytes(8 * bitmap, max(counts))
-    index, ring = min(bitmap, lists), 2 * (ranks - 1) / ranks
-    dense = ring * point.nrows * row
-    each: dict[str, list[float]] = {
-        "none": [0.0] * ranks,
-        "dense": [dense] * ranks,
-        "bf16": [dense / 2] * ranks,
-        "gather": [(ranks - 1) * (index + count * row) for count in counts],
-        "union": [ring * (union * row + bitmap)] * ranks,
-        "coo": [(ranks - 1) * count * (row + 4) for count in counts],
-    }
-    if plan in each:
-        return sum(each[plan]), max(each[plan]), sum(each[plan])
-    if plan == "owner":
-        around = (ranks - 1) * index
-        total, heaviest, capped = (rows * row for rows in owner_rows(counts, union))
-        return ranks * around + total, around + heaviest, ranks * around + capped
-    pushed = sum(counts) * (row + 4)
-    total = (ranks - 1) / ranks * (pushed + ranks * (union * row + point.nrows / 8))
-    return total, total / ranks, total
-
-
-def owner_rows(counts: Sequence[int], union: int) -> tuple[float, float, float]:
-    """Rows that all ranks send, that the heaviest sends, and that all would with even caps."""
-    ranks, most = len(counts), max(counts)
-    results = (ranks - 1) * union
-
-    def rows(cap: float) -> float:
-        """A rank that has more than it may own sends the rest away, and nobody else's matter."""
-        return max(sum(counts) - union, most - cap) + results
-
-    cap = 1.05 * union / ranks
-    capped = rows(cap)
-    level = (sum(counts) + results) / ranks
-    if most > level:
-        level = (sum(counts) - most) / (ranks - 1) + union
-    if ranks < 3 or most + (ranks - 2) * cap <= 1.1 * max(most, level):
-        return capped, max(capped / ranks, most - cap + results / ranks), capped
-    return rows(max(0.0, level - most) / (ranks - 1)), max(most, level), capped
-
-
-def is_within(sent: float, expected: float, ranks: int, factor: float = 1.10) -> bool:
-    return sent <= factor * expected + 64 * 1024 + 1024 * ranks
 
 
 # ------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ a rank), ``recommendation`` (26 tables of 64 floats, 1 M rows in all, 2048 sampl
 ``resnet18`` (nothing sparse).
 
 Methods: ``ddp`` is DistributedDataParallel without a hook, ``none`` a hook that sends nothing, and
-``dense``, ``bf16``, ``coo``, ``zen`` are those of ``baselines``; ``auto``, ``owner``, ``gather``,
-``union`` are s2reducer's plans.  With the prefix ``sparse:`` the tables have COO gradients, and
-``sparse:ddp`` is gloo's own sparse AllReduce.
+``dense``, ``bf16``, ``coo``, ``zen`` are those of ``baselines``, which has more of them; ``auto``,
+``owner``, ``gather``, ``union`` are s2reducer's plans.  With the prefix ``sparse:`` the tables have
+COO gradients, and ``sparse:ddp`` is gloo's own sparse AllReduce.
 
 All hooks of a model share its parameters and buckets and take their turns step by step; a model
 without a hook, and one with COO gradients, is a copy.  A step is a batch's forward and backward
@@ -41,12 +41,13 @@ from baselines.bench import (
     write_results,
 )
 from baselines.measure import Sample, interleave, traffic_of
-from baselines.methods import METHODS, PLANS, Switch, chosen_plan
+from baselines.methods import BY_ROWS, METHODS, PLANS, Switch, chosen_plan
 from paired import Spread
 from torch.nn.parallel import DistributedDataParallel
 
 SPARSE = "sparse:"
-DENSE_ONLY = ("ddp", "none", "dense", "auto")
+# With nothing sparse in a model, the others would be dense AllReduce once more.
+FOR_DENSE_MODELS = ("ddp", "none", "dense", "auto", "bf16", "fp16", "omnireduce", "powersgd", "dgc")
 
 TASKS: dict[str, Callable[[bool], models.Task]] = {
     "language-50k": lambda sparse: models.language_model(50_000, sparse=sparse),
@@ -59,7 +60,14 @@ TASKS: dict[str, Callable[[bool], models.Task]] = {
 }
 ALL = ("language-50k", "language-200k", "recommendation", "resnet18")
 QUICK = ("language-quick", "recommendation-quick", "resnet18-quick")
-ALL_METHODS = ("ddp", *METHODS, *(SPARSE + name for name in ("ddp", "none", "coo", "zen", *PLANS)))
+ALL_METHODS = (
+    *("ddp", *METHODS),
+    *(SPARSE + name for name in ("ddp", "none", *BY_ROWS, *PLANS)),
+)
+DEFAULT_METHODS = (
+    *("ddp", "none", "dense", "bf16", "coo", "zen", *PLANS),
+    *(SPARSE + name for name in ("ddp", "none", "coo", "zen", *PLANS)),
+)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -164,7 +172,7 @@ def measure(settings: Settings) -> list[Record]:
     for name in settings["models"]:
         methods = settings["methods"]
         if name.startswith("resnet"):
-            methods = [method for method in methods if method in DENSE_ONLY]
+            methods = [method for method in methods if method in FOR_DENSE_MODELS]
         records += measure_task(name, methods, settings["turns"], settings["learn"])
         say(name)
     return records
@@ -231,7 +239,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="small models, to see it work")
     parser.add_argument("--models", nargs="+", choices=TASKS)
-    parser.add_argument("--methods", nargs="+", choices=ALL_METHODS, default=list(ALL_METHODS))
+    parser.add_argument("--methods", nargs="+", choices=ALL_METHODS, default=list(DEFAULT_METHODS))
     parser.add_argument("--ranks", type=int, nargs="+")
     parser.add_argument("--rates", type=netlab.rate_argument, nargs="+", default=["1gbit"])
     parser.add_argument("--turns", type=int)

@@ -13,14 +13,14 @@ from torch.futures import Future
 
 from s2reducer import ops
 
-from .rows import Rows, Source, bitmap_nbytes
+from .rows import Rows, Source, bitmap_nbytes, bitmap_of, numbers_of
 from .wire import Wire
 
 Exchange = Callable[[Source, Wire], list[Rows]]
 
 
 class WireState:
-    """The state of ``dense_hook`` and ``bf16_hook``: the group, and what has been sent."""
+    """The state of the AllReduce hooks: the group, and what has been sent."""
 
     def __init__(self, group=None) -> None:
         self.wire = Wire(group)
@@ -30,15 +30,22 @@ class RowsState(WireState):
     """The state of ``rows_hook``.
 
     Args:
-        exchange: ``exchange_coo`` or a ``ZenExchange()``.
+        exchange: a function such as ``exchange_coo``, or an object such as ``ZenExchange()``.
         tables: parameters of shape [rows, width] whose gradients are mostly zero rows, all of one
             width and of float32; the others are reduced densely.  A COO gradient needs no mention.
+        block: instead of tables, whole buckets in rows of so many elements, whatever they hold.
 
     Raises:
         ValueError: a table has another shape or dtype.
     """
 
-    def __init__(self, exchange: Exchange, tables: Iterable[Tensor] = (), group=None) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        tables: Iterable[Tensor] = (),
+        block: int | None = None,
+        group=None,
+    ) -> None:
         super().__init__(group)
         tables = list(tables)
         shapes = {tuple(table.shape[1:]) for table in tables}
@@ -47,13 +54,18 @@ class RowsState(WireState):
         ):
             raise ValueError("tables must be float32 [rows, width], all of one width")
         self.exchange = exchange
+        self._block = block
         self._tables = {id(table) for table in tables}
         self._layouts: dict[tuple[int, ...], _Layout] = {}
 
     def layout(self, parameters: list[Tensor]) -> "_Layout":
         key = tuple(map(id, parameters))
         if key not in self._layouts:
-            self._layouts[key] = _Layout.of(parameters, self._tables)
+            self._layouts[key] = (
+                _Layout.of_tables(parameters, self._tables)
+                if self._block is None
+                else _Layout.of_blocks(parameters, self._block)
+            )
         return self._layouts[key]
 
 
@@ -67,7 +79,7 @@ class _Layout:
     rest: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, parameters: list[Tensor], tables: set[int]) -> "_Layout":
+    def of_tables(cls, parameters: list[Tensor], tables: set[int]) -> "_Layout":
         segments, rest = [], []
         offset = first_bit = width = 0
         for parameter in parameters:
@@ -80,10 +92,46 @@ class _Layout:
             offset += parameter.numel()
         return cls(torch.tensor(segments).view(-1, 4), first_bit, width, rest)
 
+    @classmethod
+    def of_blocks(cls, parameters: list[Tensor], block: int) -> "_Layout":
+        numel = sum(parameter.numel() for parameter in parameters)
+        nblocks = 8 * bitmap_nbytes(-(-numel // block))
+        return cls(torch.tensor([[0, numel, block, 0]]), nblocks, block, [])
+
+
+class DenseRest:
+    """The mean of what a hook does not send in its own way: pieces of a bucket, in one AllReduce.
+
+    It is under way from the start, and is written to the pieces by ``finish``.
+    """
+
+    def __init__(self, pieces: list[Tensor], wire: Wire) -> None:
+        self._pieces = pieces
+        if pieces:
+            self._flat = torch.cat(pieces).mul_(1.0 / wire.world_size)
+            self._future = wire.begin_all_reduce(self._flat)
+
+    def finish(self) -> None:
+        if self._pieces:
+            self._future.wait()
+            parts = self._flat.split_with_sizes([piece.numel() for piece in self._pieces])
+            for piece, part in zip(self._pieces, parts, strict=True):
+                piece.copy_(part)
+
+
+def pieces_of(bucket) -> list[tuple[Tensor, int, Tensor]]:
+    """Each parameter of a bucket, its offset, and its gradient: flat, in memory's order."""
+    buffer, pieces, offset = bucket.buffer(), [], 0
+    for parameter in bucket.parameters():
+        end = offset + parameter.numel()
+        pieces.append((parameter, offset, buffer[offset:end]))
+        offset = end
+    return pieces
+
 
 def none_hook(state, bucket) -> Future[Tensor]:
     """Sends nothing: every rank keeps its own gradient."""
-    return _done(bucket.buffer())
+    return done(bucket.buffer())
 
 
 def dense_hook(state: WireState, bucket) -> Future[Tensor]:
@@ -94,8 +142,18 @@ def dense_hook(state: WireState, bucket) -> Future[Tensor]:
 
 def bf16_hook(state: WireState, bucket) -> Future[Tensor]:
     """The mean of gradients that were rounded to bfloat16."""
+    return _reduce_as(torch.bfloat16, state, bucket)
+
+
+def fp16_hook(state: WireState, bucket) -> Future[Tensor]:
+    """The mean of gradients that were rounded to float16."""
+    return _reduce_as(torch.float16, state, bucket)
+
+
+def _reduce_as(dtype: torch.dtype, state: WireState, bucket) -> Future[Tensor]:
+    """As torch's own hooks do it, of which the one for bfloat16 refuses gloo by its name."""
     buffer = bucket.buffer()
-    rounded = buffer.to(torch.bfloat16).div_(state.wire.world_size)
+    rounded = buffer.to(dtype).div_(state.wire.world_size)
     return state.wire.begin_all_reduce(rounded).then(lambda _: buffer.copy_(rounded))
 
 
@@ -103,23 +161,28 @@ def rows_hook(state: RowsState, bucket) -> Future[Tensor]:
     """Tables by the state's exchange, everything else densely."""
     buffer = bucket.buffer()
     if buffer.is_sparse:
-        return _done(_reduce_coo(buffer, state))
+        return done(_reduce_coo(buffer, state))
     layout = state.layout(bucket.parameters())
     if not layout.segments.numel():
         return dense_hook(state, bucket)
-    rest = None
-    if layout.rest:
-        flat = torch.cat([buffer[start : start + numel] for start, numel in layout.rest])
-        flat.mul_(1.0 / state.wire.world_size)
-        rest = state.wire.begin_all_reduce(flat)
-    for part in state.exchange(_scan(buffer, layout), state.wire):
+    rest = DenseRest([buffer[start : start + numel] for start, numel in layout.rest], state.wire)
+    source = _scan(buffer, layout)
+    parts = state.exchange(source, state.wire)
+    _clear_lost(source, parts, layout, buffer)
+    for part in parts:
         ops.blocks_scatter(part.values, layout.segments, part.numbers, buffer)
-    if rest is not None:
-        rest.wait()
-        parts = flat.split_with_sizes([numel for _, numel in layout.rest])
-        for (start, numel), part in zip(layout.rest, parts, strict=True):
-            buffer[start : start + numel] = part
-    return _done(buffer)
+    rest.finish()
+    return done(buffer)
+
+
+def _clear_lost(source: Source, parts: list[Rows], layout: _Layout, buffer: Tensor) -> None:
+    """Rows of this rank that an exchange did not give back, as the ranks' sum of them is zero."""
+    lost = bitmap_of(source.numbers, source.nrows)
+    for part in parts:
+        ops.bitmap_andnot(lost, bitmap_of(part.numbers, source.nrows))
+    numbers = numbers_of(lost)
+    zeros = torch.zeros(numbers.numel() * layout.width)
+    ops.blocks_scatter(zeros, layout.segments, numbers, buffer)
 
 
 def _scan(buffer: Tensor, layout: _Layout) -> Source:
@@ -152,7 +215,12 @@ def _reduce_coo(gradient: Tensor, state: RowsState) -> Tensor:
     return torch.sparse_coo_tensor(everything, rows, gradient.shape, check_invariants=False)
 
 
-def _done(tensor: Tensor) -> Future[Tensor]:
+def refuse_coo(gradient: Tensor, method: str) -> None:
+    if gradient.is_sparse:
+        raise ValueError(f"{method} takes dense gradients only, but a parameter has a COO gradient")
+
+
+def done(tensor: Tensor) -> Future[Tensor]:
     future: Future[Tensor] = Future()
     future.set_result(tensor)
     return future
