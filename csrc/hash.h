@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * One hash for everything that all ranks must decide alike: which of the ranks that touched a block
- * sums it, and which cell of a sketch it goes to.  Compiled by C, C++ and CUDA compilers, written
- * again in s2reducer/reference.py and reference_sketch.py, and held together by tests/vectors.
+ * sums it, which cell of a sketch it goes to, and which blocks are chosen at random.  Compiled by
+ * C, C++ and CUDA compilers, written again in s2reducer/reference.py and reference_sketch.py, and
+ * held together by tests/vectors.
  */
 #ifndef S2_HASH_H
 #define S2_HASH_H
@@ -35,6 +36,19 @@ S2_HASH_INLINE uint64_t s2_hash(uint64_t seed, uint64_t number)
 S2_HASH_INLINE uint32_t s2_hash_below(uint64_t hash, uint32_t n)
 {
     return (uint32_t)(((hash >> 32) * n) >> 32);
+}
+
+/*
+ * The same for n up to 2^64, from the whole hash: floor(hash n / 2^64).  The product's upper half
+ * from those of 32 bits; none of the sums can overflow.
+ */
+S2_HASH_INLINE uint64_t s2_hash_below_wide(uint64_t hash, uint64_t n)
+{
+    const uint64_t high = hash >> 32, low = hash & UINT32_MAX;
+    const uint64_t n_high = n >> 32, n_low = n & UINT32_MAX;
+    const uint64_t middle = high * n_low + ((low * n_low) >> 32);
+    const uint64_t other = low * n_high + (middle & UINT32_MAX);
+    return high * n_high + (middle >> 32) + (other >> 32);
 }
 
 /* Where a row of a sketch has a block, and with which sign. */

@@ -65,6 +65,7 @@ typedef enum s2_status {
     S2_BAD_POSITION, /* positions do not ascend strictly, or one names no block or row */
     S2_BAD_DIVISOR,  /* a divisor is not a finite number above zero */
     S2_BAD_SKETCH,   /* a shape breaks a rule of s2_sketch, or two sketches are not of one kind */
+    S2_BAD_FACTOR,   /* a factor, a scale or a threshold is not a number that the function takes */
     S2_BAD_VARIANT,  /* not one of s2_variant, or not one that this machine can run */
 } s2_status;
 
@@ -550,6 +551,121 @@ s2_status s2_sketch_peel(const s2_sketch *sketch, float *table, const int64_t *i
                          int64_t nranks, const float *magnitudes, int64_t max_rounds, float *values,
                          uint8_t *decoded, float *bounds, float *norms, void *scratch,
                          int64_t scratch_nbytes, int64_t *ndecoded, int64_t *nrounds);
+
+/* ============================================================================================== */
+/*                                          Selection                                             */
+/* ============================================================================================== */
+
+/*
+ * Which blocks, or elements, of an array to send when not all are sent.  Each has a score: its
+ * energy (see s2_owed_energies()), or of blocks of one element the element itself.  Scores are
+ * FLOAT32, and it is their magnitudes that count, in the order of the bits of |score|: that of the
+ * numbers, infinities above them and NaNs above those.
+ *
+ * The functions set bit i of `bitmap` to whether score i is selected, and all bits behind the last
+ * one to zero.  `nbytes` is 8 for every 64 scores or part of them.
+ *
+ * Of the scores 3, -5, 0, 5 and a NaN
+ *
+ *   top 2        are the NaN and the -5, the first of two that are as large; the threshold is 5
+ *   above 3      are all but the 0
+ */
+
+/* Scores that s2_select_top() takes: two to the power of 33. */
+#define S2_MAX_SELECT_SCORES INT64_C(0x200000000)
+
+/* Sets *nbytes to the scratch that s2_select_top() needs for `n` scores: 8 bytes for each, but of
+ * more than 65536 scores no more than for so many, or one for each. */
+s2_status s2_select_scratch_nbytes(int64_t n, int64_t *nbytes);
+
+/*
+ * Selects the `keep` scores of largest magnitude, 0 to n, and among equal ones those that come
+ * first.  Sets *threshold to the least magnitude that was selected; to a NaN where keep is 0.
+ * `scratch` is aligned for uint64_t.
+ *
+ * Reads the scores once, as good as always: a sample of them says between which two magnitudes the
+ * threshold should lie, and only what lies between these is looked at again.  Where the sample
+ * misled, once in some ten thousand calls, or where more than an eighth of the scores lies there,
+ * as happens where many are equal, it takes up to five readings more.  The result never depends on
+ * the sample.
+ */
+s2_status s2_select_top(const float *scores, int64_t n, int64_t keep, uint8_t *bitmap,
+                        int64_t nbytes, float *threshold, void *scratch, int64_t scratch_nbytes,
+                        const s2_executor *executor);
+
+/*
+ * Selects the scores whose magnitude is `threshold` or more, NaNs always unless the threshold is
+ * one; sets *count to their number.  S2_BAD_FACTOR where the threshold is below zero.
+ */
+s2_status s2_select_above(const float *scores, int64_t n, float threshold, uint8_t *bitmap,
+                          int64_t nbytes, int64_t *count, const s2_executor *executor);
+
+/*
+ * Selects `keep` of `n`, 0 to n, without looking at any: all choices of so many are equally likely,
+ * and the same seed gives the same one everywhere.  Floyd's algorithm (Bentley and Floyd, A sample
+ * of brilliance, 1987): for each j from n - keep to n - 1, i = floor(s2_hash(seed, j) (j + 1) /
+ * 2^64) is selected, or j itself where i already is.
+ */
+s2_status s2_select_random(uint64_t seed, int64_t n, int64_t keep, uint8_t *bitmap, int64_t nbytes);
+
+/* ============================================================================================== */
+/*                                        Error feedback                                          */
+/* ============================================================================================== */
+
+/*
+ * What was not sent is owed: kept in FLOAT32, in the units of the true gradient, and added to the
+ * next one.  A step with a gradient that is multiplied by `scale`, a loss scaler's, is
+ *
+ *   s2_owed_add()         owed = before + gradient / scale, into other memory than `before`, so
+ *                         that a step whose result is not finite can be undone
+ *   s2_owed_energies()    scores, from which a bitmap is selected
+ *   s2_owed_deliver()     gradient = owed * scale in the blocks that were selected, 0 elsewhere;
+ *                         what was delivered, as it was rounded, is owed no more
+ *
+ * The arrays are cut into blocks of `block` elements, the last of which may be short; bit b of a
+ * bitmap, of 8 bytes for every 64 blocks or part of them, is block b.  Products and sums are
+ * rounded one by one.
+ */
+
+/*
+ * owed = before + values * factor.  The values are first rounded to FLOAT32, and the factor, which
+ * must be a finite number above zero then (S2_BAD_FACTOR).  `before` may be NULL, for zeros.  Sets
+ * *touched to 1 where a value so rounded was neither +0.0 nor -0.0, else to 0.
+ */
+s2_status s2_owed_add(const void *values, s2_dtype dtype, int64_t numel, double factor,
+                      const float *before, float *owed, int *touched, const s2_executor *executor);
+
+/*
+ * energies = the sums of the squares of the elements of each of the `nblocks` blocks.  A block with
+ * a NaN has a NaN, of which there is one pattern, and any other with an infinity has an infinity;
+ * sums too large for FLOAT32 become the largest finite number.
+ *
+ * Squares are exact in FLOAT64.  Element i of a block is added to sum i mod 16, in order; then
+ * sums 8 to 15 are added to 0 to 7, 4 to 7 to 0 to 3, and so on.  That makes block / 16 + 4
+ * roundings of a relative 2^-53 at most and one of 2^-24, which is that of the result; below
+ * 2^-126 its unit is 2^-149.
+ */
+s2_status s2_owed_energies(const float *owed, int64_t numel, int64_t block, float *energies,
+                           int64_t nblocks, const s2_executor *executor);
+
+/*
+ * In blocks whose bit is set, or in all where `bitmap` is NULL and `nbytes` 0:
+ *
+ *   values = owed * scale, rounded to FLOAT32 and then to `dtype`
+ *   owed -= values * factor, where that product is finite; `factor` is 1 / scale, rounded once
+ *
+ * So with a dtype of FLOAT32 or FLOAT64 and a scale of 1 nothing is owed any more but +0.0.  What
+ * is too large for a half type is delivered as an infinity, as any gradient would be, and stays
+ * owed: no rank can use the sum, and who undoes the step has lost nothing.  The same holds for what
+ * was owed and not finite.
+ *
+ * In all other blocks values = +0.0, and what is owed stays.  `values` need not have the dtype of
+ * the gradient: a narrower one rounds, and the rest stays owed.  S2_BAD_FACTOR where the scale or
+ * the factor is not a finite number above zero in FLOAT32.
+ */
+s2_status s2_owed_deliver(float *owed, int64_t numel, int64_t block, const uint8_t *bitmap,
+                          int64_t nbytes, double scale, void *values, s2_dtype dtype,
+                          const s2_executor *executor);
 
 /* ============================================================================================== */
 /*                                       Choice of kernels                                        */

@@ -20,6 +20,8 @@ const char *s2_status_string(s2_status status)
         return "a divisor is not a finite number above zero";
     case S2_BAD_SKETCH:
         return "a sketch has a shape that is not allowed, or another shape or seed than the other";
+    case S2_BAD_FACTOR:
+        return "a factor, a scale or a threshold is not a number that the function takes";
     case S2_BAD_VARIANT:
         return "a kernel variant is unknown, or this machine cannot run it";
     }

@@ -42,7 +42,7 @@ from s2reducer import _C as _C  # registers the operators
 _ops: Any = torch.ops.s2reducer
 
 
-def _signed(seed: int) -> int:
+def signed(seed: int) -> int:
     """The same 64 bits as an int64, which is what an operator takes."""
     return seed - (1 << 64) if seed >> 63 else seed
 
@@ -179,7 +179,7 @@ def plan_owners(
     ``bitmaps`` (uint8, [P, bytes]) are those of all ranks, ``positions`` those of their union; 1 to
     256 ranks.  The rule is in ``s2.h``, and once more in ``reference.py``.
     """
-    _ops.plan_owners.default(bitmaps, segments, positions, _signed(seed), owners)
+    _ops.plan_owners.default(bitmaps, segments, positions, signed(seed), owners)
 
 
 def plan_exchanges(
@@ -273,12 +273,12 @@ def coo_bitmaps(entries: Tensor, nunion: int, bitmaps: Tensor) -> None:
 
 def sketch_insert(table: Tensor, seed: int, ids: Tensor, values: Tensor) -> None:
     """Adds each block of ``values`` to its cell in every row of ``table``, with a sign."""
-    _ops.sketch_insert.default(table, _signed(seed), ids, values)
+    _ops.sketch_insert.default(table, signed(seed), ids, values)
 
 
 def sketch_subtract(table: Tensor, seed: int, ids: Tensor, values: Tensor) -> None:
     """Takes the blocks away again."""
-    _ops.sketch_subtract.default(table, _signed(seed), ids, values)
+    _ops.sketch_subtract.default(table, signed(seed), ids, values)
 
 
 def sketch_weigh(magnitudes: Tensor, seed: int, ids: Tensor, values: Tensor) -> None:
@@ -286,17 +286,17 @@ def sketch_weigh(magnitudes: Tensor, seed: int, ids: Tensor, values: Tensor) -> 
 
     They are float32, [rows, width], one for each cell of a table, and begin as zeros.
     """
-    _ops.sketch_weigh.default(magnitudes, _signed(seed), ids, values)
+    _ops.sketch_weigh.default(magnitudes, signed(seed), ids, values)
 
 
 def sketch_estimate(table: Tensor, seed: int, ids: Tensor, values: Tensor) -> None:
     """``values`` becomes the median of each block's cells, element by element."""
-    _ops.sketch_estimate.default(table, _signed(seed), ids, values)
+    _ops.sketch_estimate.default(table, signed(seed), ids, values)
 
 
 def sketch_merge(table: Tensor, seed: int, other: Tensor, other_seed: int) -> None:
     """``table += other``; raises RuntimeError unless they have the same shape and seed."""
-    _ops.sketch_merge.default(table, _signed(seed), other, _signed(other_seed))
+    _ops.sketch_merge.default(table, signed(seed), other, signed(other_seed))
 
 
 def sketch_scratch_nbytes(table: Tensor, n: int) -> int:
@@ -341,7 +341,7 @@ def sketch_peel(
     counts = torch.empty(2, dtype=torch.int64)
     _ops.sketch_peel.default(
         table,
-        _signed(seed),
+        signed(seed),
         ids,
         nranks,
         magnitudes,
@@ -365,38 +365,38 @@ def _writes_into_arguments(*arguments: object) -> None:
         raise RuntimeError(f"the tensors of an s2reducer operator are on several devices: {listed}")
 
 
-def _register_fakes() -> None:
+def register_fakes(*names: str) -> None:
     register: Callable[..., Any] = torch.library.register_fake
-    for name in (
-        "bitmap_from_nonzero",
-        "bitmap_or",
-        "bitmap_andnot",
-        "bitmap_count",
-        "bitmap_positions",
-        "bitmap_from_positions",
-        "blocks_gather",
-        "blocks_scatter",
-        "blocks_add",
-        "blocks_clear_dead",
-        "values_convert",
-        "values_finite",
-        "list_encode",
-        "list_decode",
-        "plan_owners",
-        "plan_exchanges",
-        "plan_lists",
-        "coo_sort",
-        "coo_sum",
-        "coo_unite",
-        "coo_bitmaps",
-        "sketch_insert",
-        "sketch_subtract",
-        "sketch_weigh",
-        "sketch_estimate",
-        "sketch_merge",
-        "sketch_peel",
-    ):
+    for name in names:
         register(f"s2reducer::{name}")(_writes_into_arguments)
 
 
-_register_fakes()
+register_fakes(
+    "bitmap_from_nonzero",
+    "bitmap_or",
+    "bitmap_andnot",
+    "bitmap_count",
+    "bitmap_positions",
+    "bitmap_from_positions",
+    "blocks_gather",
+    "blocks_scatter",
+    "blocks_add",
+    "blocks_clear_dead",
+    "values_convert",
+    "values_finite",
+    "list_encode",
+    "list_decode",
+    "plan_owners",
+    "plan_exchanges",
+    "plan_lists",
+    "coo_sort",
+    "coo_sum",
+    "coo_unite",
+    "coo_bitmaps",
+    "sketch_insert",
+    "sketch_subtract",
+    "sketch_weigh",
+    "sketch_estimate",
+    "sketch_merge",
+    "sketch_peel",
+)

@@ -86,6 +86,31 @@ struct s2_kernels {
      * blocks. */
     void (*sketch_median)(const float *table, float *values, int64_t block,
                           const struct s2_move *moves, int64_t n, int64_t rows);
+
+    /* Sets the bits of the scores whose magnitudes are above `most`, which may be -1; whole 64-bit
+     * words of `bitmap` are written.  Returns their number. */
+    int64_t (*select_above)(const float *scores, int64_t n, int32_t most, uint8_t *bitmap);
+
+    /* The same, and of those that are above `below` and not above `most` the keys, as from position
+     * `first` on: there is room for n. */
+    int64_t (*select_split)(const float *scores, int64_t n, int64_t first, int32_t below,
+                            int32_t most, uint8_t *bitmap, uint64_t *keys, int64_t *nkeys);
+
+    /* owed = before + values * factor; `before` may be NULL for zeros.  Whether a value was not. */
+    bool (*owed_add)(const float *values, int64_t n, float factor, const float *before,
+                     float *owed);
+
+    /* values = owed * scale. */
+    void (*owed_scale)(const float *owed, int64_t n, float scale, float *values);
+
+    /* owed -= values * factor, where that product is finite. */
+    void (*owed_subtract)(const float *values, int64_t n, float factor, float *owed);
+
+    /* Sets to +0.0 each of up to 64 values whose bit is clear. */
+    void (*owed_clear)(float *values, int64_t n, uint64_t word);
+
+    /* The sum of squares of each block of owed[0, n), the last of which may be short. */
+    void (*owed_energies)(const float *owed, int64_t n, int64_t block, float *energies);
 };
 
 extern const struct s2_kernels s2_kernels_portable;

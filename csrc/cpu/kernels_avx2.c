@@ -8,6 +8,8 @@
 #include "../internal.h"
 #include "bitmap_portable.h"
 #include "convert.h"
+#include "owed.h"
+#include "select_portable.h"
 
 #define INLINE_AVX2 static inline S2_TARGET_AVX2
 
@@ -159,6 +161,30 @@ INLINE_AVX2 void stream_row(uint8_t *t, const uint8_t *f, int64_t nbytes)
 #undef TARGET
 
 /* ---------------------------------------------------------------------------------------------- */
+/* Selection and error feedback                                                                   */
+/* ---------------------------------------------------------------------------------------------- */
+
+/* Eight vectors of eight. */
+INLINE_AVX2 uint64_t above_64(const float *scores, int32_t most)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff), all_most = _mm256_set1_epi32(most);
+    uint64_t word = 0;
+
+    for (int i = 0; i < 8; i++) {
+        __m256i x = _mm256_and_si256(load((const uint8_t *)(scores + 8 * i)), magnitude);
+        __m256 above = _mm256_castsi256_ps(_mm256_cmpgt_epi32(x, all_most));
+        word |= (uint64_t)_mm256_movemask_ps(above) << (8 * i);
+    }
+    return word;
+}
+
+#define TARGET   S2_TARGET_AVX2
+#define ABOVE_64 above_64
+#include "owed_template.h"
+#include "select_template.h"
+#undef TARGET
+
+/* ---------------------------------------------------------------------------------------------- */
 /* Conversion                                                                                     */
 /* ---------------------------------------------------------------------------------------------- */
 
@@ -200,5 +226,12 @@ const struct s2_kernels s2_kernels_avx2 = {
     .sketch_largest = sketch_largest,
     .sketch_clear = sketch_clear,
     .sketch_median = sketch_median,
+    .select_above = select_above,
+    .select_split = select_split,
+    .owed_add = owed_add,
+    .owed_scale = owed_scale,
+    .owed_subtract = owed_subtract,
+    .owed_clear = owed_clear,
+    .owed_energies = owed_energies,
 };
 #endif /* S2_X86 */

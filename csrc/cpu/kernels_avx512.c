@@ -8,6 +8,8 @@
 
 #include "../internal.h"
 #include "convert.h"
+#include "owed.h"
+#include "select_portable.h"
 
 #define INLINE_AVX512 static inline S2_TARGET_AVX512
 
@@ -141,6 +143,29 @@ INLINE_AVX512 void stream_row(uint8_t *t, const uint8_t *f, int64_t nbytes)
 #undef TARGET
 
 /* ---------------------------------------------------------------------------------------------- */
+/* Selection and error feedback                                                                   */
+/* ---------------------------------------------------------------------------------------------- */
+
+/* Four vectors of sixteen. */
+INLINE_AVX512 uint64_t above_64(const float *scores, int32_t most)
+{
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff), all_most = _mm512_set1_epi32(most);
+    uint64_t word = 0;
+
+    for (int i = 0; i < 4; i++) {
+        __m512i x = _mm512_and_si512(load((const uint8_t *)(scores + 16 * i)), magnitude);
+        word |= (uint64_t)_mm512_cmpgt_epi32_mask(x, all_most) << (16 * i);
+    }
+    return word;
+}
+
+#define TARGET   S2_TARGET_AVX512
+#define ABOVE_64 above_64
+#include "owed_template.h"
+#include "select_template.h"
+#undef TARGET
+
+/* ---------------------------------------------------------------------------------------------- */
 /* Conversion                                                                                     */
 /* ---------------------------------------------------------------------------------------------- */
 
@@ -182,5 +207,12 @@ const struct s2_kernels s2_kernels_avx512 = {
     .sketch_largest = sketch_largest,
     .sketch_clear = sketch_clear,
     .sketch_median = sketch_median,
+    .select_above = select_above,
+    .select_split = select_split,
+    .owed_add = owed_add,
+    .owed_scale = owed_scale,
+    .owed_subtract = owed_subtract,
+    .owed_clear = owed_clear,
+    .owed_energies = owed_energies,
 };
 #endif /* S2_X86 */

@@ -4,6 +4,8 @@
 #include "bitmap_portable.h"
 #include "convert.h"
 #include "kernels.h"
+#include "owed.h"
+#include "select_portable.h"
 
 /* ---------------------------------------------------------------------------------------------- */
 /* Bitmap                                                                                         */
@@ -70,6 +72,16 @@ static inline void copy_row(uint8_t *to, const uint8_t *from, int64_t nbytes)
 #undef TARGET
 
 /* ---------------------------------------------------------------------------------------------- */
+/* Selection and error feedback                                                                   */
+/* ---------------------------------------------------------------------------------------------- */
+
+#define TARGET
+#define ABOVE_64(p, most) s2_above_portable(p, 64, most)
+#include "owed_template.h"
+#include "select_template.h"
+#undef TARGET
+
+/* ---------------------------------------------------------------------------------------------- */
 /* Conversion                                                                                     */
 /* ---------------------------------------------------------------------------------------------- */
 
@@ -91,4 +103,11 @@ const struct s2_kernels s2_kernels_portable = {
     .sketch_largest = sketch_largest,
     .sketch_clear = sketch_clear,
     .sketch_median = sketch_median,
+    .select_above = select_above,
+    .select_split = select_split,
+    .owed_add = owed_add,
+    .owed_scale = owed_scale,
+    .owed_subtract = owed_subtract,
+    .owed_clear = owed_clear,
+    .owed_energies = owed_energies,
 };
