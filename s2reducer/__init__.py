@@ -25,6 +25,7 @@ from s2reducer.errors import S2Error
 from s2reducer.functional import all_reduce
 from s2reducer.hook import register, s2_hook
 from s2reducer.report import Report
+from s2reducer.selection import RandomK, SharedTopK, Threshold, TopK
 from s2reducer.sketch_config import SketchConfig
 from s2reducer.state import S2State
 
@@ -33,10 +34,14 @@ __version__ = _C.version()
 __all__ = [
     "Bitmap",
     "CountSketch",
+    "RandomK",
     "Report",
     "S2Error",
     "S2State",
+    "SharedTopK",
     "SketchConfig",
+    "Threshold",
+    "TopK",
     "__version__",
     "all_reduce",
     "register",

@@ -19,6 +19,13 @@ def whole(name: str, value: object, least: int, most: int) -> int:
     return value
 
 
+def number(name: str, value: object) -> float:
+    """A number of either kind."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number, but is {value!r}")
+    return float(value)
+
+
 def tensor_on_cpu(name: str, value: object, dtypes: Sequence[torch.dtype]) -> Tensor:
     """A dense tensor of one of these dtypes, without its history."""
     accepted = " or ".join(_names(dtypes))

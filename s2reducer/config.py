@@ -8,13 +8,15 @@ from dataclasses import asdict, dataclass, field
 import torch
 
 from s2reducer import _C
+from s2reducer.selection import Selection
 from s2reducer.sketch_config import SketchConfig
 
+WIRES = (None, "bf16")
 PLANS = ("auto", "dense", "gather", "owner", "sketch", "union")
 
 # Ranks compare their settings before anything else, so the record has a size that no setting and
 # no version of this package changes: it is the first collective, and must match by itself.
-RECORD_NBYTES = 512
+RECORD_NBYTES = 1024
 _MAGIC = "s2reducer"
 
 
@@ -34,6 +36,10 @@ class Config:
             and ``gather`` are used, which sum in one order.
         check_every: steps from one comparison of the ranks' results to the next; 0 for none.
         sketch: the tables of the plan ``sketch``.
+        select: which blocks of a dense gradient are sent; None for all that are not zero.
+        wire: the dtype in which float32 gradients travel, one of ``WIRES``; None for their own.
+        error_feedback: what ``select`` and ``wire`` keep from the other ranks is added to the next
+            gradient.
 
     Raises:
         TypeError, ValueError: a setting is not of its kind, or not one of the accepted values.
@@ -45,6 +51,9 @@ class Config:
     deterministic: bool = False
     check_every: int = 0
     sketch: SketchConfig = field(default_factory=SketchConfig)
+    select: Selection | None = None
+    wire: str | None = None
+    error_feedback: bool = True
 
     def __post_init__(self) -> None:
         if self.plan not in PLANS:
@@ -73,6 +82,42 @@ class Config:
             raise ValueError(f"check_every must be 0 or more, but is {self.check_every}")
         if not isinstance(self.sketch, SketchConfig):
             raise TypeError(f"sketch must be a SketchConfig, but is {self.sketch!r}")
+        self._check_what_is_lost()
+
+    def _check_what_is_lost(self) -> None:
+        if self.select is not None and not isinstance(self.select, Selection):
+            raise TypeError(
+                "select must be a TopK, SharedTopK, RandomK or Threshold, or None, but is "
+                f"{self.select!r}"
+            )
+        if self.wire not in WIRES:
+            accepted = " or ".join(map(repr, WIRES))
+            raise ValueError(f"wire must be {accepted}, but is {self.wire!r}")
+        if not isinstance(self.error_feedback, bool):
+            raise TypeError(f"error_feedback must be True or False, but is {self.error_feedback!r}")
+        if self.plan != "sketch":
+            return
+        if self.wire is not None:
+            raise ValueError(
+                f'wire must be None with the plan "sketch", but is {self.wire!r}: cells are sums '
+                "from which blocks are subtracted again"
+            )
+        if self.select is not None and self.sketch.owes:
+            raise ValueError(
+                'select goes with sketches whose on_overflow is "repair" or "estimate" without '
+                "error_feedback: else a block would be owed twice"
+            )
+
+    @property
+    def lossy(self) -> bool:
+        """Whether dense gradients are changed before they are sent."""
+        return self.select is not None or self.wire is not None
+
+    @property
+    def owes(self) -> bool:
+        """Whether a step may leave something for the next."""
+        lossy = self.lossy and self.error_feedback
+        return lossy or (self.plan == "sketch" and self.sketch.owes)
 
     def dense_reason(self, dtype: torch.dtype) -> str | None:
         """Why these settings send gradients of ``dtype`` densely; None where they do not."""
@@ -84,7 +129,7 @@ class Config:
 
     def record(self) -> bytes:
         """The package's version and the settings, in ``RECORD_NBYTES`` bytes."""
-        settings = asdict(self)
+        settings = asdict(self) | {"select": self.select and str(self.select)}
         tables = {f"sketch {name}": value for name, value in settings.pop("sketch").items()}
         fields = {"magic": _MAGIC, "version": _C.version(), **settings, **tables}
         record = json.dumps(fields).encode().ljust(RECORD_NBYTES)

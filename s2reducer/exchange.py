@@ -129,6 +129,21 @@ def identity(layout: Layout, dtype: torch.dtype, settings: str = "") -> int:
     return zlib.crc32(f"{layout.segments.tolist()} {dtype} {settings}".encode())
 
 
+def shared_index(layout: Layout, bitmap: Tensor, world_size: int, nbytes: int = 0) -> Index:
+    """Of blocks that all ranks have alike, which took ``nbytes`` and a round to know, or none."""
+    counts = torch.empty(1, len(layout.records), dtype=torch.int64)
+    ops.bitmap_count(bitmap, layout.segments, counts[0])
+    return Index(
+        bitmap.expand(world_size, -1).contiguous(),
+        bitmap,
+        counts.expand(world_size, -1).contiguous(),
+        counts[0],
+        world_size,
+        nbytes,
+        rounds=int(nbytes > 0),
+    )
+
+
 def compare(transport: Transport, header: Header, device: torch.device) -> Headers:
     """A round for the header alone.
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from s2reducer.chooser import Chooser
 from s2reducer.config import Config
 from s2reducer.constants import Cost
+from s2reducer.plans.sums import Rounded
 from s2reducer.residuals import Residuals
 from s2reducer.segments import Layout, ParameterRecord
 from s2reducer.transport import Transport
@@ -47,6 +48,10 @@ class Job:
         dense_nbytes: of an AllReduce of all of it, begun in the hook's body.
         residuals: what this rank's parameters owe of steps before.
         counts: live blocks of this rank and of the union, int64 [S] each, of what was compared.
+        narrow: sums are made of ``buffer`` and rounded to its dtype by the plans ``owner`` and
+            ``gather`` alone, whatever the plan's name, as an AllReduce would round at every rank.
+        rounded: is told what the sums have lost by being rounded.
+        union: of the blocks that have travelled; None where all did.
     """
 
     buffer: Tensor
@@ -66,6 +71,9 @@ class Job:
     dense_nbytes: int = 0
     residuals: Residuals = field(default_factory=Residuals, repr=False)
     counts: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    narrow: bool = False
+    rounded: Rounded | None = field(default=None, repr=False)
+    union: Tensor | None = field(default=None, repr=False)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -1,11 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""What this rank's gradients still owe: blocks that were not delivered, by parameter."""
+"""What this rank's gradients still owe: what was not delivered, by parameter.
+
+There are two forms.  *Blocks* are for what is seldom owed, such as the stuck blocks of a sketch.
+An *array* of float32 with the parameter's elements, in memory order, is for what a selection keeps
+or a narrow wire rounds away.
+
+What a step leaves counts from the next step on, and only if every bucket came out finite.  A step
+that a GradScaler skips must lose nothing and gain nothing: then what was owed before is owed again.
+So there are two arrays for a parameter that is selected from, one for each of two steps.  Where a
+step changes few blocks, those are kept beside the array until it is over.
+
+All of it is unscaled: a gradient times a GradScaler's scale is divided by it before it is kept.
+"""
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
-from s2reducer.segments import ParameterRecord
+from s2reducer import ops
+from s2reducer.segments import ParameterRecord, segments_of
 
 
 @dataclass(frozen=True)
@@ -14,7 +28,8 @@ class Residual:
 
     Attributes:
         blocks: int64 [n], their numbers in the parameter, which ascend; rows of a COO gradient.
-        rows: float32 [n, block], what they owe, not yet divided by the number of ranks.
+        rows: float32 [n, block], what they owe, not yet divided by the number of ranks; zeros
+            beyond the end of the parameter.
     """
 
     blocks: Tensor
@@ -26,35 +41,193 @@ class Residual:
 
 
 @dataclass
+class _Owed:
+    """What one parameter owes in one step or the next; either form may be missing."""
+
+    record: ParameterRecord
+    blocks: Residual | None = None
+    array: Tensor | None = None
+
+
+@dataclass
+class _Step:
+    """What a step leaves.
+
+    Attributes:
+        blocks: by parameter, of those whose blocks were taken; None where nothing is owed now.
+        arrays: by parameter, which take the place of those before.
+        changes: blocks that replace those of an array, or are added to them, in this order.
+    """
+
+    blocks: dict[int, Residual | None] = field(default_factory=dict)
+    arrays: dict[int, Tensor] = field(default_factory=dict)
+    changes: list[tuple[int, Residual, bool]] = field(default_factory=list)
+    rejected: bool = False
+
+
 class Residuals:
     """By the parameter, which its record stands for: buckets come and go.
 
-    A lane takes what a bucket's parameters owe and puts what they owe next; no two buckets of a
-    step share a parameter, and steps do not overlap.
+    Lanes take what a bucket's parameters owe and put what they owe next; no two buckets of a step
+    share a parameter, and steps do not overlap.
+
+    Attributes:
+        scale: of this step's gradients.
+        rejected: whether the last step that was settled left nothing, as it was not finite.
     """
 
-    _by_parameter: dict[int, tuple[ParameterRecord, Residual]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.scale = 1.0
+        self.rejected = False
+        self._owed: dict[int, _Owed] = {}
+        self._spare: dict[int, Tensor] = {}
+        self._step = _Step()
+
+    def begin_step(self, scale: float) -> None:
+        """Settles the step before; the gradients of this one are ``scale`` times too large."""
+        self.settle()
+        self.scale = scale
+
+    def reject(self) -> None:
+        """A bucket of this step came out with a value that is not finite."""
+        self._step.rejected = True
+
+    def settle(self) -> None:
+        """Makes what the step has left count, unless it was rejected; calling it again is fine."""
+        step, self._step = self._step, _Step()
+        if not (step.blocks or step.arrays or step.changes or step.rejected):
+            return
+        self.rejected = step.rejected
+        if step.rejected:
+            self._spare.update(step.arrays)
+            return
+        for key, blocks in step.blocks.items():
+            self._owed[key].blocks = blocks
+        for key, array in step.arrays.items():
+            before, self._owed[key].array = self._owed[key].array, array
+            if before is not None:
+                self._spare[key] = before
+        for key, change, adds in step.changes:
+            _change(self.array(self._owed[key].record), change, adds)
+
+    # --------------------------------------------------------------------------------------------
+    # Blocks
+    # --------------------------------------------------------------------------------------------
 
     def take(self, record: ParameterRecord, block: int) -> Residual | None:
-        """What a parameter owes, in blocks of this length, which is then the caller's to deliver:
-        should that fail, the state has failed, and nothing is delivered any more.
+        """What a parameter owes, in blocks of this length, at this step's scale; the caller is to
+        deliver it, or to put it again.
 
         Raises:
             ValueError: it owes blocks of another length: what was saved with other settings.
         """
-        _, residual = self._by_parameter.pop(id(record), (None, None))
-        if residual is not None and residual.rows.shape[1] != block:
+        residual = self._of(record).blocks
+        if residual is None:
+            return None
+        if residual.rows.shape[1] != block:
             raise ValueError(
                 f"parameter {record.label()} owes blocks of {residual.rows.shape[1]} elements from "
                 f"steps before, but now it has blocks of {block}"
             )
-        return residual
+        self._step.blocks[id(record)] = None
+        return Residual(residual.blocks, _divided(residual.rows, 1.0 / self.scale))
 
     def put(self, record: ParameterRecord, blocks: Tensor, rows: Tensor) -> None:
+        """What a parameter owes next; ``rows`` are at this step's scale."""
+        self._of(record)
         if blocks.numel():
-            self._by_parameter[id(record)] = (record, Residual(blocks, rows))
+            self._step.blocks[id(record)] = Residual(blocks, _divided(rows, self.scale))
+
+    # --------------------------------------------------------------------------------------------
+    # Arrays
+    # --------------------------------------------------------------------------------------------
+
+    def array(self, record: ParameterRecord) -> Tensor:
+        """float32 [numel], what a parameter owes; to be read."""
+        owed = self._of(record)
+        if owed.array is None:
+            owed.array = torch.zeros(record.numel)
+        return owed.array
+
+    def next_array(self, record: ParameterRecord) -> Tensor:
+        """float32 [numel], to be written: what the parameter owes next."""
+        self._of(record)
+        spare = self._spare.pop(id(record), None)
+        array = torch.empty(record.numel) if spare is None else spare
+        self._step.arrays[id(record)] = array
+        return array
+
+    def keep(self, record: ParameterRecord) -> None:
+        """The parameter owes the same next: what ``next_array`` gave is not used."""
+        self._spare[id(record)] = self._step.arrays.pop(id(record))
+
+    def replace(self, record: ParameterRecord, blocks: Tensor, rows: Tensor) -> None:
+        """What these blocks owe next; ``rows`` are unscaled."""
+        self._of(record)
+        self._step.changes.append((id(record), Residual(blocks, rows), False))
+
+    def add(self, record: ParameterRecord, blocks: Tensor, rows: Tensor) -> None:
+        """What these blocks owe next beside what else they do; ``rows`` are unscaled."""
+        self._of(record)
+        array = self._step.arrays.get(id(record))
+        change = Residual(blocks, rows)
+        if array is not None:
+            _change(array, change, adds=True)
+        else:
+            self._step.changes.append((id(record), change, True))
+
+    # --------------------------------------------------------------------------------------------
+    # Between steps
+    # --------------------------------------------------------------------------------------------
 
     def of(self, record: ParameterRecord) -> Residual | None:
-        """What a parameter owes."""
-        _, residual = self._by_parameter.get(id(record), (None, None))
-        return residual
+        """What a parameter owes, as blocks; None if nothing."""
+        self.settle()
+        owed = self._owed.get(id(record))
+        if owed is None or owed.array is None:
+            return owed.blocks if owed else None
+        nblocks = -(-record.numel // record.block)
+        rows = torch.zeros(nblocks, record.block)
+        rows.view(-1)[: record.numel] = owed.array
+        blocks = rows.any(dim=1).nonzero().view(-1)
+        return Residual(blocks, rows[blocks]) if blocks.numel() else None
+
+    def save(self, record: ParameterRecord) -> dict[str, Tensor]:
+        """What a parameter owes, to be given to ``load``; empty if nothing."""
+        self.settle()
+        saved: dict[str, Tensor] = {}
+        owed = self._owed.get(id(record))
+        if owed is not None and owed.blocks is not None:
+            saved |= {"owed_blocks": owed.blocks.blocks, "owed_rows": owed.blocks.rows}
+        if owed is not None and owed.array is not None:
+            saved["owed"] = owed.array.clone()  # the next steps write it
+        return saved
+
+    def load(self, record: ParameterRecord, saved: dict[str, Tensor]) -> None:
+        """Goes on from what ``save`` gave."""
+        owed = self._of(record)
+        if "owed_rows" in saved:
+            owed.blocks = Residual(saved["owed_blocks"], saved["owed_rows"])
+        if "owed" in saved:
+            owed.array = saved["owed"].clone()
+
+    def any(self) -> bool:
+        """Whether there is an array or a block."""
+        return any(owed.blocks or owed.array is not None for owed in self._owed.values())
+
+    def _of(self, record: ParameterRecord) -> _Owed:
+        return self._owed.setdefault(id(record), _Owed(record))
+
+
+def _change(array: Tensor, change: Residual, adds: bool) -> None:
+    alone = segments_of([array.numel()], [change.rows.shape[1]])
+    operator = ops.blocks_add if adds else ops.blocks_scatter
+    operator(change.rows.view(-1), alone, change.blocks, array, parallel=False)
+
+
+def _divided(rows: Tensor, divisor: float) -> Tensor:
+    if divisor == 1.0:
+        return rows
+    quotient = torch.empty_like(rows)
+    ops.values_convert(rows.view(-1), quotient.view(-1), divisor, parallel=False)
+    return quotient

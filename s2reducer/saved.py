@@ -25,15 +25,12 @@ def save(
     """
     parameters = []
     for record in records:
-        owed = residuals.of(record)
         saved: dict[str, Any] = {
             "name": record.name,
             "shape": list(record.shape),
             "unions": list(record.unions),
         }
-        if owed is not None:
-            saved |= {"owed_blocks": owed.blocks, "owed_rows": owed.rows}
-        parameters.append(saved)
+        parameters.append(saved | residuals.save(record))
     rank, world_size = place
     return {
         "format": _FORMAT,
@@ -79,7 +76,7 @@ class Resumption:
         Without anything to keep, as of exact plans, any model will do.
         """
         saved = self.saved["parameters"]
-        if not any(one["unions"] for one in saved):
+        if not any(one["unions"] or "owed" in one for one in saved):
             return
         for number, record in enumerate(records):
             if number >= len(saved):
@@ -109,17 +106,15 @@ class Resumption:
         pairs = zip(records, self.saved["parameters"], strict=False)
         for record, saved in list(pairs)[self._done :]:
             record.unions = list(saved["unions"])
-            if "owed_rows" not in saved:
-                continue
             if same:
-                residuals.put(record, saved["owed_blocks"], saved["owed_rows"])
-            else:
-                dropped += len(saved["owed_blocks"])
+                residuals.load(record, saved)
+            elif "owed" in saved or "owed_rows" in saved:
+                dropped += 1
         if dropped:
             rank, world_size = place
             warnings.warn(
                 f"this state was saved on rank {self.saved['rank']} of {self.saved['world_size']} "
-                f"and goes on as rank {rank} of {world_size}: {dropped} blocks that were owed are "
+                f"and goes on as rank {rank} of {world_size}: what {dropped} parameters owed is "
                 "dropped",
                 stacklevel=2,
             )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from s2reducer import ops
+from s2reducer.selection import Selection
 
 # A row is a block when it has this many elements.  Shorter rows cost too many bits for what they
 # save; a longer row is seldom dead as a whole.
@@ -72,6 +73,10 @@ class ParameterRecord:
     unions: list[int] = field(default_factory=list, repr=False)
     plan: str = "none"
     reason: str = "not reduced yet"
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
 
     @property
     def stays_dense(self) -> bool:
@@ -232,15 +237,25 @@ def segments_of(
     return torch.tensor(rows, dtype=torch.int64).view(-1, 4)
 
 
+def all_blocks(layout: Layout) -> Tensor:
+    """uint8, the bits of all blocks of a bucket."""
+    bitmap = torch.empty(layout.bitmap_nbytes, dtype=torch.uint8)
+    spans = [(bit, bit + -(-numel // block)) for _, numel, block, bit in layout.segments.tolist()]
+    ops.bitmap_from_positions(torch.cat([torch.arange(*span) for span in spans]), bitmap)
+    return bitmap
+
+
 class LayoutCache:
     """Layouts by their parameters, and the records, which outlive any one layout.
 
     Holds parameters weakly: neither a cache nor a report should keep a model alive.  ``block`` is
-    the block length of every parameter, None for the rule.
+    the block length of every parameter; None for that of ``select``, where a parameter is selected
+    from, and else for the rule.
     """
 
-    def __init__(self, block: int | None) -> None:
+    def __init__(self, block: int | None, select: Selection | None = None) -> None:
         self._block = block
+        self._select = select
         # By id(): a Tensor compares element by element and so is no key of a dictionary.  An id may
         # come again when its object is gone, hence the reference beside the record.
         self._records: dict[int, tuple[weakref.ref[Tensor], ParameterRecord]] = {}
@@ -251,7 +266,10 @@ class LayoutCache:
         """The record of ``parameter``, made at the first call; ``name`` is taken then."""
         reference, record = self._records.get(id(parameter), (None, None))
         if record is None or reference is None or reference() is not parameter:
-            record = new_record(parameter, name, self._block)
+            block, select = self._block, self._select
+            if block is None and select and select.selects_from(tuple(parameter.shape)):
+                block = select.block
+            record = new_record(parameter, name, block)
             self._records[id(parameter)] = (weakref.ref(parameter), record)
         return record
 

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from torch.futures import Future
 
+from s2reducer import ops
 from s2reducer.constants import FLOOR_NBYTES, Cost
 from s2reducer.engine import Engine, engine_of
 from s2reducer.errors import S2Error
 from s2reducer.failure import Failure
 from s2reducer.job import Job, Part
 from s2reducer.ledger import Ledger
+from s2reducer.lossy import is_lossy, lossy_stage
 from s2reducer.plans.choice import dense_cost
 from s2reducer.plans.dense import begin_dense, begin_ranges, begin_sparse_tensor
 from s2reducer.plans.union import WIRE_DTYPES
@@ -64,7 +66,8 @@ class Sender:
         """Sends the bucket number ``place`` of its step, which may be known to be the last."""
         begun = time.perf_counter()
         self._ledger.bucket_begun(job)
-        reason = _dense_reason(job)
+        lossy = is_lossy(job)
+        reason = _dense_reason(job, lossy)
         joins = reason is None and job.buffer.is_sparse
         if self._waiting and not (joins and job.buffer.dtype == self._waiting[0][0].buffer.dtype):
             self.flush()
@@ -74,6 +77,9 @@ class Sender:
             job.round = "making process groups"
             self._engine = engine_of(job.transport.group, job.buffer.device)
         job.plan = job.config.plan
+        if lossy:
+            lanes = self._engine.submit(job, partial(lossy_stage, job), self._lanes_done)
+            return self._finish_later(job, [lanes], [], place, begun)
         if not joins:
             return self._scan(job, place, begun)
         waits = job.layout.memory.followed and not last
@@ -226,6 +232,8 @@ class Sender:
                     value = future.value()  # raises what a collective raised
                     if isinstance(value, Outcome):
                         result = value.unwrap()
+                if job.config.owes and not _is_finite(result):
+                    job.residuals.reject()
                 if self._replicas.wants(job.step):
                     self._replicas.take(job.step, place, job.layout, result)
             except S2Error:
@@ -252,7 +260,12 @@ class Sender:
         return done
 
 
-def _dense_reason(job: Job) -> str | None:
+def _is_finite(result: Tensor) -> bool:
+    values = result._values() if result.is_sparse else result
+    return ops.values_finite(values.reshape(-1), parallel=False)
+
+
+def _dense_reason(job: Job, lossy: bool) -> str | None:
     """Why the bucket does not go through the lanes; else sets what is compared there.
 
     By what all ranks share: the kind of the bucket, the settings and the step.
@@ -266,6 +279,8 @@ def _dense_reason(job: Job) -> str | None:
         return f"on {buffer.device.type}, where only dense is supported"
     if buffer.dtype not in WIRE_DTYPES:
         return f"{dtype_name(buffer.dtype)}, for which only dense is supported"
+    if lossy:
+        return None
     reason = config.dense_reason(buffer.dtype)
     if reason is not None or buffer.is_sparse or not chooser.adapts:
         return reason

@@ -3,14 +3,10 @@
 
 from dataclasses import dataclass
 
-from s2reducer.arguments import whole
+from s2reducer.arguments import number, whole
 
 ON_OVERFLOW = ("repair", "defer", "estimate")
 MOST_ROWS = 8
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -43,12 +39,15 @@ class SketchConfig:
     fixed: bool = False
     error_feedback: bool = False
 
+    @property
+    def owes(self) -> bool:
+        """Whether blocks may be kept for the next step."""
+        return self.on_overflow == "defer" or self.error_feedback
+
     def __post_init__(self) -> None:
         whole("sketch rows", self.rows, 1, MOST_ROWS)
         for name, least in (("cells", 0.0), ("margin", 1.0)):
-            value = getattr(self, name)
-            if not _is_number(value):
-                raise TypeError(f"sketch {name} must be a number, but is {value!r}")
+            value = number(f"sketch {name}", getattr(self, name))
             if not least <= value <= 1000.0 or value == 0.0:
                 bound = "above 0" if least == 0.0 else "at least 1"
                 raise ValueError(f"sketch {name} must be {bound} and at most 1000, but is {value}")

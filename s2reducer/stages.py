@@ -16,14 +16,21 @@ from torch.futures import Future
 from s2reducer import ops
 from s2reducer.config import Config
 from s2reducer.constants import Cost
-from s2reducer.exchange import Index, gather_index, gather_union
+from s2reducer.exchange import Index, gather_index, gather_union, shared_index
 from s2reducer.job import Job, Part
-from s2reducer.plans.choice import Choice, choose, costs, dense_cost, stay_sparse
+from s2reducer.plans.choice import (
+    Choice,
+    choose,
+    costs,
+    dense_cost,
+    narrow_cost,
+    stay_sparse,
+)
 from s2reducer.plans.dense import begin_ranges
 from s2reducer.plans.gather import reduce_gather
 from s2reducer.plans.owner import choose_owners, make_plan, reduce_owner
 from s2reducer.plans.union import reduce_union
-from s2reducer.segments import Layout
+from s2reducer.segments import Layout, all_blocks
 from s2reducer.transport import Transport
 
 Stage = Callable[[Transport], Tensor]
@@ -45,24 +52,29 @@ def scan(job: Job) -> None:
     job.round = "scan"
     begun = time.perf_counter()
     layout = job.compared
-    job.bitmap = torch.empty(layout.bitmap_nbytes, dtype=torch.uint8)
-    negative_zeros = torch.empty(1, dtype=torch.int64)
-    ops.bitmap_from_nonzero(job.buffer, layout.segments, job.bitmap, negative_zeros)
-    job.has_negative_zeros = bool(negative_zeros.item())
+    job.bitmap, job.has_negative_zeros = live_blocks(job.buffer, layout)
     if job.warm:
         nbytes = layout.numel * job.buffer.element_size()
         job.chooser.meter.scan(nbytes, time.perf_counter() - begun)
 
 
-def blocks_stage(job: Job, transport: Transport) -> Stage:
-    """The first stage of a bucket that has been scanned.
+def live_blocks(buffer: Tensor, layout: Layout) -> tuple[Tensor, bool]:
+    """The bits of the blocks that are not zero, and whether there is a -0.0 in the others."""
+    bitmap = torch.empty(layout.bitmap_nbytes, dtype=torch.uint8)
+    negative_zeros = torch.empty(1, dtype=torch.int64)
+    ops.bitmap_from_nonzero(buffer, layout.segments, bitmap, negative_zeros)
+    return bitmap, bool(negative_zeros.item())
+
+
+def blocks_stage(job: Job, transport: Transport, index: Index | None = None) -> Stage:
+    """The first stage of a bucket that has been scanned, or whose ``index`` is known.
 
     Some segments may turn out to be cheaper in an AllReduce: those go there, the rest sparse.
     """
     job.plan, job.round = job.config.plan, "index"
     layout, chooser = job.compared, job.chooser
     dtype = job.buffer.dtype
-    index = _gather_index(job, transport)
+    index = index or _gather_index(job, transport)
     constants = chooser.constants  # the header may have brought new ones
     own = transport.rank if len(index.counts) > 1 else 0
     job.counts = (index.counts[own], index.union_counts)
@@ -75,16 +87,20 @@ def blocks_stage(job: Job, transport: Transport) -> Stage:
     if any(kept):
         problem = Problem(job.buffer, layout.part(kept), index.part(layout, kept))
         candidates = costs(problem.layout, problem.index, dtype)
-        rest = dense_cost(problem.layout.numel, dtype, index.world_size)
-        candidates = allowed(candidates | {"dense": rest}, job.config, ("dense", "union"))
+        whole = narrow_cost if job.narrow else dense_cost
+        rest = whole(problem.layout.numel, dtype, index.world_size)
+        # Narrow sums are made by owners: of blocks that ranks do not have, too, by "union".
+        inexact = ("dense",) if job.narrow else ("dense", "union")
+        candidates = allowed(candidates | {"dense": rest}, job.config, inexact)
         choice = choose(candidates, dense, layout.memory.plan, constants)
-    if choice.plan == "dense":
+    if choice.plan == "dense" and not job.narrow:
         kept = [False] * len(kept)
     remember(job, layout, choice)
     for record, keep in zip(layout.records, kept, strict=True):
         record.dense_in_a_row = 0 if keep else record.dense_in_a_row + 1
-    if choice.plan == "dense":
+    if choice.plan == "dense" and not job.narrow:
         return dense_stage(job, choice.reason)
+    job.union = None if choice.plan == "dense" else index.union
     return sparse_stage(job, transport, problem, choice, kept)
 
 
@@ -182,13 +198,20 @@ def _prepare(job: Job, problem: Problem, plan: str, rank: int) -> Callable[[Tran
     """What is left of a plan, with all computed that needs no values."""
     buffer, layout, index = problem.buffer, problem.layout, problem.index
     divisor = job.divisor
+    if job.narrow and plan in ("dense", "union"):
+        union = all_blocks(layout) if plan == "dense" else index.union
+        index, plan = shared_index(layout, union, index.world_size), "owner"
     if index.positions.numel() == 0:
         return _nothing
     if plan == "owner":
         owner_plan = make_plan(layout, index, choose_owners(layout, index, job.config.seed), rank)
-        return lambda transport: reduce_owner(buffer, layout, owner_plan, transport, divisor)
+        return lambda transport: reduce_owner(
+            buffer, layout, owner_plan, transport, divisor, job.rounded
+        )
     if plan == "gather":
-        return lambda transport: reduce_gather(buffer, layout, index, transport, divisor)
+        return lambda transport: reduce_gather(
+            buffer, layout, index, transport, divisor, job.rounded
+        )
     return lambda transport: reduce_union(buffer, layout, index, transport, divisor)
 
 

@@ -2,11 +2,13 @@
 """The state of one rank's hook: from a DDP bucket to a job, and back."""
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.amp import GradScaler
 from torch.futures import Future
 
 from s2reducer.bucket_order import BucketOrder
@@ -22,6 +24,7 @@ from s2reducer.report import Report
 from s2reducer.residuals import Residual, Residuals
 from s2reducer.saved import Resumption, save
 from s2reducer.segments import Layout, LayoutCache
+from s2reducer.selection import Selection
 from s2reducer.sender import Sender
 from s2reducer.sketch_config import SketchConfig
 from s2reducer.transport import Transport
@@ -48,13 +51,22 @@ class S2State:
         check_every: steps between comparisons of the ranks' results, by checksums; 0 for none.  A
             difference is an S2Error in the next step, which names the parameter.
         sketch: the tables of the plan ``"sketch"``; None for the defaults of ``SketchConfig``.
+        select: ``TopK``, ``SharedTopK``, ``RandomK`` or ``Threshold``: only these blocks of dense
+            gradients are sent; None for all that are not zero.
+        wire: ``"bf16"``: dense float32 gradients travel as bfloat16, and are summed in float32;
+            None: as they are.
+        error_feedback: what ``select`` and ``wire`` keep back is added to the next gradient, in
+            float32, so that it arrives later; see ``docs/lossy.md`` for the memory it takes.
+        scaler: the ``torch.amp.GradScaler`` of the training, for what is kept to be in the units of
+            the gradient itself.
 
-    All but ``process_group`` must be the same on all ranks, which is checked in the first step.
-    A state can be pickled and copied, without its group and its report.
+    All but ``process_group`` and ``scaler`` must be the same on all ranks, which is checked in the
+    first step.  A state can be pickled and copied, without its group, its scaler and its report.
+    COO and float64 gradients are neither selected from nor rounded.
 
     Attributes:
         config: the settings.
-        process_group: as given; an unpickled state has None.
+        process_group, scaler: as given; an unpickled state has None.
         step: backward passes reduced so far.
         last_error: the exception behind the first S2Error, or None.  After it the state refuses to
             work: ranks may have gone different ways.
@@ -78,15 +90,31 @@ class S2State:
         deterministic: bool = False,
         check_every: int = 0,
         sketch: SketchConfig | None = None,
+        select: Selection | None = None,
+        wire: str | None = None,
+        error_feedback: bool = True,
+        scaler: GradScaler | None = None,
     ) -> None:
         if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
             raise TypeError(
                 "process_group must be a group that this rank belongs to, or None for the default "
                 f"group, but is {process_group!r}"
             )
+        if scaler is not None and not isinstance(scaler, GradScaler):
+            raise TypeError(f"scaler must be a torch.amp.GradScaler or None, but is {scaler!r}")
         self.process_group = process_group
-        sketch = SketchConfig() if sketch is None else sketch
-        self.config = Config(plan, block, seed, deterministic, check_every, sketch)
+        self.scaler = scaler
+        self.config = Config(
+            plan=plan,
+            block=block,
+            seed=seed,
+            deterministic=deterministic,
+            check_every=check_every,
+            sketch=SketchConfig() if sketch is None else sketch,
+            select=select,
+            wire=wire,
+            error_feedback=error_feedback,
+        )
         self.step = 0
         self._begin()
 
@@ -94,11 +122,11 @@ class S2State:
         """What belongs to a process and its model, and is not kept across pickling."""
         config = self.config
         self._transport: Transport | None = None
-        self._layouts = LayoutCache(config.block)
+        self._layouts = LayoutCache(config.block, config.select)
         self._module = DdpModule()
         self._order = BucketOrder()
         self._place = 0  # of the bucket in its step
-        adapts = config.plan == "auto" and not config.deterministic
+        adapts = config.plan == "auto" and not config.deterministic and not config.lossy
         self._chooser = Chooser(adapts, learns=not config.deterministic)
         self._ledger = Ledger(self._chooser)
         self._replicas = ReplicaCheck(config.check_every)
@@ -157,9 +185,11 @@ class S2State:
         return cls(process_group, plan="sketch", seed=seed, sketch=sketch)
 
     def residual(self, parameter: Tensor) -> Residual | None:
-        """What this rank's gradient of ``parameter`` still owes; None if nothing.
+        """What this rank's gradient of ``parameter`` still owes, between two steps; None if
+        nothing.
 
-        Only ``sketch`` with ``on_overflow="defer"`` or ``error_feedback=True`` leaves anything.
+        ``select`` and ``wire`` leave something with ``error_feedback``, and so does the plan
+        ``sketch`` with ``on_overflow="defer"`` or an ``error_feedback`` of its own.
         """
         if not self._layouts.knows(parameter):
             return None
@@ -169,7 +199,7 @@ class S2State:
         """What this rank needs to go on after a restart: plain types and tensors, to be saved on
         every rank, between two steps.
 
-        That is the step and, for the plan ``sketch``, what is owed and how large unions were.  What
+        That is the step, what is owed and, for the plan ``sketch``, how large unions were.  What
         ``auto`` has measured is not kept: it measures anew.
         """
         if self._transport is None and self._resumption is not None:
@@ -200,12 +230,13 @@ class S2State:
 
     def __getstate__(self) -> dict[str, Any]:
         warnings.warn(
-            "an S2State is saved and copied without its process group and its report", stacklevel=2
+            "an S2State is saved and copied without its process group, its scaler and its report",
+            stacklevel=2,
         )
         return {"config": self.config, "saved": self.state_dict()}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        self.process_group = None
+        self.process_group = self.scaler = None
         self.config = saved["config"]
         self.step = 0
         self._begin()
@@ -251,6 +282,7 @@ class S2State:
             self._ledger.step_begins(previous=self.step)
             self.step += 1
             self._module.check_join()
+            self._begin_residuals(parameters)
         self._place = 0 if begins else self._place + 1
         layout = self._layouts.layout(parameters)
         if self._resumption is not None and not layout.memory.compared:
@@ -267,6 +299,23 @@ class S2State:
                 f"parameters have {layout.numel}: gradients must lie one behind the other"
             )
         return layout
+
+    def _begin_residuals(self, parameters: Sequence[Tensor]) -> None:
+        """What is owed is taken at the scale of this step.
+
+        A step whose gradients were not finite changes the parameters to what is not finite either,
+        unless somebody skipped it, who is most likely a GradScaler that then changed its scale.
+        """
+        scaler, residuals = self.scaler, self._residuals
+        residuals.begin_step(1.0 if scaler is None else scaler.get_scale())
+        if scaler is not None or not residuals.rejected or not residuals.any():
+            return
+        if all(bool(parameter.isfinite().all()) for parameter in parameters):
+            raise ValueError(
+                "the step before was skipped, as its gradients were not finite, so that a "
+                "GradScaler may have changed its scale, in which this rank keeps what it owes: "
+                "give it as S2State(scaler=...), or GradScaler(enabled=False) if there is none"
+            )
 
     def _job(self, buffer: Tensor, layout: Layout) -> Job:
         transport = self._transport or self._connect(buffer.device)

@@ -8,6 +8,7 @@ import pytest
 
 from s2reducer import _C
 from s2reducer.config import PLANS, RECORD_NBYTES, Config, first_difference
+from s2reducer.selection import RandomK, TopK
 from s2reducer.sketch_config import SketchConfig
 
 
@@ -56,11 +57,19 @@ def test_equal_settings_do_not_differ() -> None:
     assert first_difference([Config().record()]) is None
 
 
-CHANGED = {"plan": "owner", "block": 16, "seed": 1, "deterministic": True, "check_every": 5}
+CHANGED = {
+    "plan": "owner",
+    "block": 16,
+    "seed": 1,
+    "deterministic": True,
+    "check_every": 5,
+    "wire": "bf16",
+    "error_feedback": False,
+}
 
 
 def test_every_setting_is_compared() -> None:
-    assert set(CHANGED) | {"sketch"} == set(asdict(Config()))
+    assert set(CHANGED) | {"sketch", "select"} == set(asdict(Config()))
     for name, value in CHANGED.items():
         records = [Config().record(), Config(**{name: value}).record()]
         sentence = first_difference(records)
@@ -68,6 +77,17 @@ def test_every_setting_is_compared() -> None:
             f"all ranks must have the same {name}, but it is {getattr(Config(), name)!r} on rank 0,"
             f" {value!r} on rank 1"
         )
+
+
+def test_every_setting_of_a_selection_is_compared() -> None:
+    changed = {"block": 8, "least_numel": 5, "vectors": True, "density": 0.5, "warmup_steps": 9}
+    assert set(changed) == set(asdict(TopK(0.1)))
+    ours = Config(select=TopK(0.1))
+    others = [TopK(**{"density": 0.1} | {name: value}) for name, value in changed.items()]
+    for other in (None, RandomK(0.1), *others):
+        sentence = first_difference([ours.record(), Config(select=other).record()])
+        assert sentence is not None
+        assert sentence.startswith("all ranks must have the same select, but it is 'TopK(block=64")
 
 
 def test_every_setting_of_sketches_is_compared() -> None:

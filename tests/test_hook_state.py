@@ -77,7 +77,7 @@ def save_and_load(way: str) -> tuple[int, bool, dict[str, Any]]:
     state = s2reducer.register(ddp, plan="union", block=16, seed=3)
     for step in range(2):
         expected = backward(ddp, step)
-    with pytest.warns(UserWarning, match="without its process group and its report"):
+    with pytest.warns(UserWarning, match="without its process group, its scaler and its"):
         loaded = copy.deepcopy(state) if way == "copy" else pickle.loads(pickle.dumps(state))
     assert loaded is not state and loaded.process_group is None
     assert loaded.config == state.config and loaded.last_error is None

@@ -208,7 +208,7 @@ def test_another_world_size_drops_what_is_owed_and_says_so(ranks: Ranks) -> None
     texts = ranks.run(3, other_world, SEED)
     for rank, text in enumerate(texts[:2]):
         assert f"saved on rank {rank} of 3 and goes on as rank {rank} of 2" in text
-        assert "blocks that were owed are dropped" in text
+        assert "parameters owed is dropped" in text
 
 
 def load_on_one_rank(seed: int) -> str:

@@ -37,6 +37,11 @@ def dense_cost(numel: int, dtype: torch.dtype, nranks: int) -> Cost:
     return Cost(rounds=1, dense=2 * (nranks - 1) / nranks * numel * dtype.itemsize)
 
 
+def narrow_cost(numel: int, dtype: torch.dtype, nranks: int) -> Cost:
+    """Of so many elements that owners sum, all of them from all ranks."""
+    return _owner_cost(numel, nranks * numel, numel, nranks, dtype.itemsize)
+
+
 def _owner_cost(most: float, total: float, union: float, nranks: int, width: int) -> Cost:
     """Of the rounds of ``owner``, for elements live on the rank that has most, on all, on any."""
     touched = most + total / nranks + union

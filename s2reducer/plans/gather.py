@@ -18,7 +18,7 @@ from torch import Tensor
 from s2reducer import ops
 from s2reducer.exchange import Index
 from s2reducer.plans.owner import OwnerPlan, make_plan
-from s2reducer.plans.sums import Sum
+from s2reducer.plans.sums import Rounded, Sum
 from s2reducer.segments import Layout, layout_of
 from s2reducer.transport import Transport
 
@@ -29,11 +29,16 @@ _CHUNK_NBYTES_A_RANK = 256 * 1024
 
 
 def reduce_gather(
-    buffer: Tensor, layout: Layout, index: Index, transport: Transport, divisor: float
+    buffer: Tensor,
+    layout: Layout,
+    index: Index,
+    transport: Transport,
+    divisor: float,
+    rounded: Rounded | None = None,
 ) -> None:
     """Replaces the union's blocks in ``buffer`` by their sums over the ranks, divided."""
     for part, part_index in _chunks(layout, index, buffer.dtype):
-        _reduce_chunk(buffer, part, part_index, transport, divisor)
+        _reduce_chunk(buffer, part, part_index, transport, divisor, rounded)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -94,7 +99,12 @@ def _cut(layout: Layout, index: Index, first: int, end: int) -> tuple[Layout, In
 
 
 def _reduce_chunk(
-    buffer: Tensor, layout: Layout, index: Index, transport: Transport, divisor: float
+    buffer: Tensor,
+    layout: Layout,
+    index: Index,
+    transport: Transport,
+    divisor: float,
+    rounded: Rounded | None,
 ) -> None:
     rank = transport.rank
     mine = torch.full((index.positions.numel(),), rank, dtype=torch.int16)
@@ -103,7 +113,11 @@ def _reduce_chunk(
     total = Sum(plan.compact, buffer.dtype, divisor)
     _add_all_rows(total, buffer, layout, plan, transport)
     results = buffer.new_empty(plan.owned_numel[rank])
-    total.result(results)
+    if rounded is None:
+        total.result(results)
+    else:
+        share = divisor / index.world_size  # as all ranks owe it
+        rounded(layout.segments, plan.owned[rank], total.rounded(results), share)
     ops.blocks_scatter(results, layout.segments, plan.owned[rank], buffer, parallel=False)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from s2reducer import ops
 from s2reducer.exchange import Index
-from s2reducer.plans.sums import Sum
+from s2reducer.plans.sums import Rounded, Sum
 from s2reducer.segments import Layout
 from s2reducer.transport import Transport
 
@@ -74,13 +74,22 @@ def choose_owners(layout: Layout, index: Index, seed: int) -> Tensor:
 
 
 def reduce_owner(
-    buffer: Tensor, layout: Layout, plan: OwnerPlan, transport: Transport, divisor: float
+    buffer: Tensor,
+    layout: Layout,
+    plan: OwnerPlan,
+    transport: Transport,
+    divisor: float,
+    rounded: Rounded | None = None,
 ) -> None:
     """Replaces the union's blocks in ``buffer`` by their sums over the ranks, divided."""
     rank = transport.rank
     total = _sum_owned(buffer, layout, plan, transport, divisor)
     results = buffer.new_empty(max(plan.owned_numel))
-    total.result(results[: plan.owned_numel[rank]])
+    own = results[: plan.owned_numel[rank]]
+    if rounded is None:
+        total.result(own)
+    else:
+        rounded(layout.segments, plan.owned[rank], total.rounded(own), divisor)
     del total
     gathered = transport.all_gather_uneven(results, plan.owned_numel)
     for rows, where in zip(gathered, plan.owned, strict=True):

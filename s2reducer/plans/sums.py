@@ -12,18 +12,23 @@ bfloat16
     stay above float32's smallest), and the sum is divided by what is left.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from s2reducer import ops
+from s2reducer.select_ops import owed_deliver
 
 _SCALE = 256.0  # the most ranks that there can be
 
 # Elements that are scaled at a time: they stay in a second-level cache on their way to the sums.
 _PIECE_NUMEL = 64 * 1024
+
+# Is told what means lost when they were rounded: the segments and positions of the blocks, float32
+# with what their elements lost, and how many times the ranks' own gradients this rank owes of it.
+Rounded = Callable[[Tensor, Tensor, Tensor, float], None]
 
 
 @dataclass(frozen=True)
@@ -91,3 +96,10 @@ class Sum:
     def result(self, out: Tensor) -> None:
         """Writes the blocks' sums, divided, one behind the other."""
         ops.values_convert(self._total, out, self._arithmetic.after, parallel=False)
+
+    def rounded(self, out: Tensor) -> Tensor:
+        """The same; what ``out`` has lost, float32."""
+        lost = torch.empty(out.numel())
+        ops.values_convert(self._total, lost, self._arithmetic.after, parallel=False)
+        owed_deliver(lost, lost.numel(), None, out, parallel=False)
+        return lost

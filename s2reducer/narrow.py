@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""float32 gradients on a wire of bfloat16, and what rounding leaves.
+
+A gradient is rounded twice: before it is sent, and when the sum, which is in float32, is divided
+and sent back.  What the first loses this rank owes; what the second loses is owed by the rank that
+made the sum, or by all that did.
+
+Only live blocks are touched.  What is owed of a block waits until the block is live again: else
+every row of an embedding that was ever looked up would be sent in every step.
+"""
+
+from bisect import bisect_right
+
+import torch
+from torch import Tensor
+
+from s2reducer import ops
+from s2reducer.plans.contribution import split_positions
+from s2reducer.residuals import Residuals
+from s2reducer.segments import Layout, segments_of
+from s2reducer.select_ops import owed_add, owed_deliver
+
+WIRE_DTYPE = torch.bfloat16
+
+
+class Narrow:
+    """The narrow form of one bucket in one step.
+
+    Args:
+        source: float32, the gradients.
+        layout: of the bucket.
+        residuals: to take from and put into; None without error feedback.
+        scale: of the gradients.
+
+    Attributes:
+        buffer: bfloat16, what travels; zero in blocks that are not live.
+    """
+
+    def __init__(
+        self, source: Tensor, layout: Layout, residuals: Residuals | None, scale: float
+    ) -> None:
+        self._source = source
+        self._layout = layout
+        self._residuals = residuals
+        self._scale = scale
+        self.buffer = torch.zeros(layout.numel, dtype=WIRE_DTYPE)
+
+    def fill(self, part: Layout, bitmap: Tensor) -> None:
+        """Rounds the live blocks of some segments: ``part`` of the layout, and their bits."""
+        places = split_positions(bitmap, part)
+        numels = part.blocks * torch.tensor([len(where) for where in places])
+        rows = torch.empty(int(numels.sum()))
+        positions = torch.cat(places)
+        ops.blocks_gather(self._source, part.segments, positions, rows, parallel=False)
+
+        owed, narrow = torch.empty_like(rows), rows.new_empty(rows.numel(), dtype=WIRE_DTYPE)
+        before = None if self._residuals is None else self._before(part, places, numels.tolist())
+        owed_add(rows, before, owed, 1.0 / self._scale, parallel=False)
+        owed_deliver(owed, rows.numel(), None, narrow, self._scale, parallel=False)
+        ops.blocks_scatter(narrow, part.segments, positions, self.buffer, parallel=False)
+        if self._residuals is None:
+            return
+        lost = torch.split_with_sizes(owed, numels.tolist())
+        firsts = part.segments[:, 3].tolist()
+        for record, where, first, rest in zip(part.records, places, firsts, lost, strict=True):
+            if where.numel():
+                self._residuals.replace(record, where - first, rest.view(where.numel(), -1))
+
+    def _before(self, part: Layout, places: tuple[Tensor, ...], numels: list[int]) -> Tensor:
+        """What the live blocks owe, one behind the other."""
+        assert self._residuals is not None
+        before = torch.empty(sum(numels))
+        pieces = torch.split_with_sizes(before, numels)
+        firsts = part.segments[:, 3].tolist()
+        for record, where, first, out in zip(part.records, places, firsts, pieces, strict=True):
+            if where.numel():
+                array = self._residuals.array(record)
+                alone = segments_of([record.numel], [record.block])
+                ops.blocks_gather(array, alone, where - first, out, parallel=False)
+        return before
+
+    def rounded(self, segments: Tensor, positions: Tensor, lost: Tensor, share: float) -> None:
+        """Means that were rounded: blocks of the bucket, or of segments cut out of it.
+
+        Args:
+            segments: int64 [S, 4], in which ``positions`` are bits.
+            lost: float32, what the blocks' elements have lost; it is overwritten.
+            share: how many times its own gradient this rank owes of it.
+        """
+        if self._residuals is None or positions.numel() == 0:
+            return
+        ops.values_convert(lost, lost, self._scale / share, parallel=False)
+        whole = self._layout.segments[:, 0].tolist()
+        ends = torch.searchsorted(positions, segments[1:, 3].contiguous()).tolist()
+        at = begin = 0
+        for row, end in zip(segments.tolist(), [*ends, positions.numel()], strict=True):
+            offset, _, block, bit = row
+            numel = (end - begin) * block
+            if numel:
+                number = bisect_right(whole, offset) - 1
+                blocks = positions[begin:end] - (bit - (offset - whole[number]) // block)
+                rows = lost[at : at + numel].view(-1, block)
+                self._residuals.add(self._layout.records[number], blocks, rows)
+            at, begin = at + numel, end
+
+    def widen(self, target: Tensor, union: Tensor | None) -> None:
+        """Writes ``buffer`` to ``target``, float32.
+
+        ``union`` are the bits outside of which the target is zero already, None for all.
+        """
+        if union is None:
+            ops.values_convert(self.buffer, target, parallel=False)
+            return
+        segments = self._layout.segments
+        places = split_positions(union, self._layout)
+        numels = self._layout.blocks * torch.tensor([len(where) for where in places])
+        rows, positions = self.buffer.new_empty(int(numels.sum())), torch.cat(places)
+        ops.blocks_gather(self.buffer, segments, positions, rows, parallel=False)
+        ops.blocks_scatter(rows, segments, positions, target, parallel=False)
