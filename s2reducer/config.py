@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 import torch
 
 from s2reducer import _C
-from s2reducer.selection import Selection
+from s2reducer.selection import Selection, SharedTopK
 from s2reducer.sketch_config import SketchConfig
 
 WIRES = (None, "bf16")
@@ -89,6 +89,11 @@ class Config:
             raise TypeError(
                 "select must be a TopK, SharedTopK, RandomK or Threshold, or None, but is "
                 f"{self.select!r}"
+            )
+        if isinstance(self.select, SharedTopK) and self.block == 1:
+            raise ValueError(
+                "block must be 2 or more with SharedTopK, but is 1: the squares of single elements "
+                "are as many as the elements"
             )
         if self.wire not in WIRES:
             accepted = " or ".join(map(repr, WIRES))

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import s2reducer
 from s2reducer import Report, S2State
 from s2reducer.chooser import Change
+from s2reducer.config import RECORD_NBYTES
 from s2reducer.report import PlanTotals, readable_bytes
 from s2reducer.segments import ParameterRecord
 
@@ -154,14 +155,14 @@ def test_of_a_training(ranks: Ranks, plan: str) -> None:
         assert report["bytes_dense"] == 3 * (500 * 40 + 9) * 4
         # Two ranks' indices take as much by an all-gather as by an AllReduce.
         assert totals["bytes"] == 3 * (128 + 64 + 8 + (3 * 40 + 9) * 4)
-        assert report["bytes_sent"] == 512 + compared * 128 + totals["bytes"]
+        assert report["bytes_sent"] == RECORD_NBYTES + compared * 128 + totals["bytes"]
         assert totals["predicted_seconds"] > 0
         assert 0 < report["seconds"] == totals["seconds"]
 
 
 def test_of_a_dense_training(ranks: Ranks) -> None:
     report, _ = ranks.run(2, train, "dense")[0]
-    assert report["bytes_sent"] == report["bytes_dense"] + 512 + 2 * 128
+    assert report["bytes_sent"] == report["bytes_dense"] + RECORD_NBYTES + 2 * 128
     assert {entry["reason"] for entry in report["parameters"]} == {"as set"}
     assert report["parameters"][0]["density"] is None
 

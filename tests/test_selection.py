@@ -240,6 +240,10 @@ def test_a_step_that_was_skipped_needs_the_scaler(ranks: Ranks) -> None:
         (lambda: TopK(0.1, warmup_steps=-1), "warmup_steps must lie between 0 and"),
         (lambda: TopK(0.1, vectors=1), "vectors of a selection must be True or False"),
         (lambda: SharedTopK(0.1, block=1), "block of SharedTopK must be 2 or more"),
+        (
+            lambda: s2reducer.S2State(select=SharedTopK(0.1), block=1),
+            "block must be 2 or more with",
+        ),
         (lambda: Threshold(math.inf), "threshold must be above 0 and finite"),
         (lambda: s2reducer.S2State(select=0.1), "select must be a TopK"),
         (lambda: s2reducer.S2State(wire="fp8"), "wire must be None or 'bf16'"),
