@@ -11,7 +11,7 @@ static s2_status check_numel(int64_t numel)
     return numel < 0 || numel > S2_MAX_NUMEL ? S2_BAD_SIZE : S2_OK;
 }
 
-/* Numbers behind a stage, when dtypes other than FLOAT32 go through one. */
+/* Floats of a stage, through which the other dtypes go. */
 #define STAGE_NUMEL (S2_STAGE_NBYTES / 4)
 
 /* ---------------------------------------------------------------------------------------------- */
@@ -120,13 +120,6 @@ s2_status s2_owed_energies(const float *owed, int64_t numel, int64_t block, floa
 /* Deliver                                                                                        */
 /* ---------------------------------------------------------------------------------------------- */
 
-/* Blocks of up to so many elements are delivered 64 at a time, a word of the bitmap, what is not
- * wanted cleared on the way; they fit into a stage.  Longer ones are delivered in runs. */
-#define SHORT_BLOCK (STAGE_NUMEL / 64)
-
-/* Of 64 elements so few that to deliver them one by one is quicker. */
-#define FEW_ELEMENTS 2
-
 /* Cut at words of the bitmap, so that its bits are looked at a word at a time. */
 struct delivery {
     const struct s2_kernels *kernels;
@@ -145,51 +138,39 @@ static void clear_values(const struct delivery *d, int64_t at, int64_t n)
     memset(d->values + at * d->width, 0, (size_t)(n * d->width));
 }
 
-/* Sets to zero what a word does not select, among the values of its blocks. */
-static void clear_unselected(const struct delivery *d, float *values, int64_t n, uint64_t word)
-{
-    if (d->block == 1) {
-        d->kernels->owed_clear(values, n, word);
-        return;
-    }
-    for (int64_t begin = 0; begin < n; begin += d->block, word >>= 1) {
-        if ((word & 1) == 0) memset(values + begin, 0, (size_t)(4 * s2_min(d->block, n - begin)));
-    }
-}
-
-/* Delivers n elements, which fit into a stage, of the blocks that the word selects. */
-static void deliver_stage(const struct delivery *d, int64_t at, int64_t n, uint64_t word)
+/* Delivers n elements, a stage at a time; of blocks of one element those whose bits are set. */
+static void deliver_run(const struct delivery *d, int64_t at, int64_t n, const uint8_t *bitmap)
 {
     union s2_stage stage;
-    uint8_t *values = d->values + at * d->width;
-    float *wide = d->narrow == NULL ? (float *)(void *)values : stage.floats;
 
-    d->kernels->owed_scale(d->owed + at, n, d->scale, wide);
-    if (~word != 0) clear_unselected(d, wide, n, word);
-    if (d->narrow != NULL) {
-        d->narrow(wide, values, n, 1.0);
-        d->widen(values, wide, n, 1.0);
+    for (int64_t end = at + n; at < end; at += n) {
+        uint8_t *values = d->values + at * d->width;
+        float *wide = d->narrow == NULL ? (float *)(void *)values : stage.floats;
+        n = s2_min(STAGE_NUMEL, end - at);
+        d->kernels->owed_scale(d->owed + at, n, d->scale, wide);
+        if (bitmap != NULL) {
+            d->kernels->owed_clear(wide, n, bitmap);
+            bitmap += STAGE_NUMEL / 8;
+        }
+        if (d->narrow != NULL) {
+            d->narrow(wide, values, n, 1.0);
+            d->widen(values, wide, n, 1.0);
+        }
+        d->kernels->owed_subtract(wide, n, d->factor, d->owed + at);
     }
-    d->kernels->owed_subtract(wide, n, d->factor, d->owed + at);
 }
 
-static void deliver_run(const struct delivery *d, int64_t at, int64_t n)
-{
-    for (int64_t end = at + n; at < end; at += STAGE_NUMEL)
-        deliver_stage(d, at, s2_min(STAGE_NUMEL, end - at), ~UINT64_C(0));
-}
-
-/* The n elements from `at` on, which are the blocks of one word, in runs of blocks that are alike.
- */
-static void deliver_runs(const struct delivery *d, int64_t at, int64_t n, uint64_t word)
+/* The n elements from `at` on, the blocks of one word, in runs of blocks that are alike. */
+static void deliver_word(const struct delivery *d, int64_t at, int64_t n, uint64_t word)
 {
     for (int64_t end = at + n; at < end;) {
         const bool selected = word & 1;
         const uint64_t others = selected ? ~word : word;
         const int length = others == 0 ? 64 : s2_lowest_bit(others);
-        const int64_t run = (end - at) / d->block < length ? end - at : length * d->block;
+        const int64_t left = end - at;
+        const int64_t run = left / d->block < length ? left : length * d->block;
         if (selected)
-            deliver_run(d, at, run);
+            deliver_run(d, at, run, NULL);
         else
             clear_values(d, at, run);
         at += run;
@@ -197,27 +178,22 @@ static void deliver_runs(const struct delivery *d, int64_t at, int64_t n, uint64
     }
 }
 
-static void deliver_word(const struct delivery *d, int64_t at, int64_t n, uint64_t word)
-{
-    if (word == 0)
-        clear_values(d, at, n);
-    else if (~word == 0)
-        deliver_run(d, at, n);
-    else if (d->block > SHORT_BLOCK || (d->block == 1 && s2_popcount(word) <= FEW_ELEMENTS))
-        deliver_runs(d, at, n, word);
-    else
-        deliver_stage(d, at, n, word);
-}
-
 static void deliver_words(void *arg, int64_t begin, int64_t end)
 {
     const struct delivery *d = arg;
+    const int64_t first = 64 * begin * d->block;
+    /* The last word may stand for more than there is, and a product of it overflow. */
+    const int64_t last = end > d->numel / d->block / 64 ? d->numel : 64 * end * d->block;
 
+    if (d->bitmap == NULL || d->block == 1) {
+        const uint8_t *bitmap = d->bitmap == NULL ? NULL : d->bitmap + 8 * begin;
+        deliver_run(d, first, last - first, bitmap);
+        return;
+    }
     for (int64_t i = begin; i < end; i++) {
         const int64_t at = 64 * i * d->block;
-        /* Compared by division, since the last word may stand for more than there is. */
-        const int64_t n = (d->numel - at) / 64 >= d->block ? 64 * d->block : d->numel - at;
-        deliver_word(d, at, n, d->bitmap == NULL ? ~UINT64_C(0) : s2_load_word(d->bitmap + 8 * i));
+        const int64_t n = (last - at) / 64 >= d->block ? 64 * d->block : last - at;
+        deliver_word(d, at, n, s2_load_word(d->bitmap + 8 * i));
     }
 }
 
@@ -245,7 +221,7 @@ s2_status s2_owed_deliver(float *owed, int64_t numel, int64_t block, const uint8
     if (numel == 0) return S2_OK;
 
     /* Where all is delivered, blocks do not matter. */
-    d.block = bitmap == NULL ? SHORT_BLOCK : s2_min(block, numel);
+    d.block = bitmap == NULL ? 1 : s2_min(block, numel);
     const int64_t nwords = (nblocks_of(numel, d.block) + 63) / 64;
     const int64_t word_numel = nwords > 1 ? 64 * d.block : numel;
     s2_run(executor, nwords, s2_grain(word_numel * (8 + d.width)), deliver_words, &d);

@@ -571,8 +571,8 @@ s2_status s2_sketch_peel(const s2_sketch *sketch, float *table, const int64_t *i
  *   above 3      are all but the 0
  */
 
-/* Scores that s2_select_top() takes: two to the power of 33. */
-#define S2_MAX_SELECT_SCORES INT64_C(0x200000000)
+/* Scores that s2_select_top() takes at most. */
+#define S2_MAX_SELECT_SCORES (INT64_C(1) << 33)
 
 /* Sets *nbytes to the scratch that s2_select_top() needs for `n` scores: 8 bytes for each, but of
  * more than 65536 scores no more than for so many, or one for each. */

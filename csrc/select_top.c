@@ -69,7 +69,7 @@ struct selection {
     int64_t capacity;
     const s2_executor *executor;
 
-    int32_t low, high; /* magnitudes of the bracket, both inside */
+    int32_t low, high; /* magnitudes of the bracket: above `low`, and not above `high` */
     int64_t nkeys;     /* inside the bracket; the list is of use up to its capacity */
     int64_t nabove;    /* above it */
     int32_t threshold; /* the result */
@@ -99,7 +99,7 @@ static void draw_sample(const struct selection *s, uint64_t *sample, int64_t siz
  */
 static void find_bracket(struct selection *s)
 {
-    s->low = 0;
+    s->low = -1;
     s->high = LARGEST;
     if (s->n <= FEW) return;
 
@@ -131,14 +131,20 @@ static void split_words(void *arg, int64_t begin, int64_t end)
 {
     struct selection *s = arg;
     const int64_t last = s2_min(s->n, 64 * end);
-    uint64_t keys[S2_SELECT_CHUNK];
-    int64_t nkeys, nabove = 0;
+    uint64_t keys[2 * S2_SELECT_CHUNK + 2];
+    int64_t nkeys = 0, nabove = 0;
 
     for (int64_t at = 64 * begin; at < last; at += S2_SELECT_CHUNK) {
-        nabove += s->kernels->select_split(s->scores + at, s2_min(S2_SELECT_CHUNK, last - at), at,
-                                           s->low - 1, s->high, s->bitmap + at / 8, keys, &nkeys);
+        const int64_t n = s2_min(S2_SELECT_CHUNK, last - at);
+        int64_t more;
+        nabove += s->kernels->select_split(s->scores + at, n, at, s->low, s->high,
+                                           s->bitmap + at / 8, keys + nkeys, &more);
+        nkeys += more;
+        if (nkeys < S2_SELECT_CHUNK) continue;
         if (!append(s, keys, nkeys)) return;
+        nkeys = 0;
     }
+    append(s, keys, nkeys);
     __atomic_fetch_add(&s->nabove, nabove, __ATOMIC_RELAXED);
 }
 
@@ -165,7 +171,7 @@ static void take_largest_keys(struct selection *s, int64_t keep)
     uint64_t *keys = s->keys;
     int64_t n = s->nkeys;
     /* Above these bits all keys are alike. */
-    int nbits = s2_bits_below((int64_t)(s->low ^ s->high) + 1) + S2_SELECT_POSITION_BITS;
+    int nbits = s2_bits_below((int64_t)((s->low + 1) ^ s->high) + 1) + S2_SELECT_POSITION_BITS;
 
     while (keep < n) {
         const int shift = nbits > DIGIT_BITS ? nbits - DIGIT_BITS : 0;
@@ -176,8 +182,10 @@ static void take_largest_keys(struct selection *s, int64_t keep)
         const uint64_t digit = (uint64_t)digit_of(counts, &keep);
         for (int64_t i = 0; i < n; i++) {
             const uint64_t own = keys[i] >> shift & mask;
-            if (own > digit) set_bit(s->bitmap, s2_select_position(keys[i]));
-            if (own == digit) keys[same++] = keys[i];
+            const int64_t position = s2_select_position(keys[i]);
+            s->bitmap[position / 8] |= (uint8_t)((own > digit) << position % 8);
+            keys[same] = keys[i];
+            same += own == digit;
         }
         n = same;
         nbits = shift;
@@ -317,8 +325,8 @@ s2_status s2_select_top(const float *scores, int64_t n, int64_t keep, uint8_t *b
         if (nbytes != 0) memset(bitmap, 0, (size_t)nbytes);
     } else {
         find_bracket(&s);
-        const bool tied = s.low == s.high;
-        if (!(tied ? select_by_threshold(&s, s.low) : select_in_bracket(&s)))
+        if (!(s.low < s.high && select_in_bracket(&s)) && !select_by_threshold(&s, s.high) &&
+            !select_by_threshold(&s, s.low))
             select_by_threshold(&s, find_threshold(&s));
     }
     *threshold = s2_float_from_bits((uint32_t)s.threshold);

@@ -92,7 +92,8 @@ struct s2_kernels {
     int64_t (*select_above)(const float *scores, int64_t n, int32_t most, uint8_t *bitmap);
 
     /* The same, and of those that are above `below` and not above `most` the keys, as from position
-     * `first` on: there is room for n. */
+     * `first` on: there is room for two
+     * more than n. */
     int64_t (*select_split)(const float *scores, int64_t n, int64_t first, int32_t below,
                             int32_t most, uint8_t *bitmap, uint64_t *keys, int64_t *nkeys);
 
@@ -106,8 +107,8 @@ struct s2_kernels {
     /* owed -= values * factor, where that product is finite. */
     void (*owed_subtract)(const float *values, int64_t n, float factor, float *owed);
 
-    /* Sets to +0.0 each of up to 64 values whose bit is clear. */
-    void (*owed_clear)(float *values, int64_t n, uint64_t word);
+    /* Sets to +0.0 each value whose bit is clear; whole words of `bitmap` are read. */
+    void (*owed_clear)(float *values, int64_t n, const uint8_t *bitmap);
 
     /* The sum of squares of each block of owed[0, n), the last of which may be short. */
     void (*owed_energies)(const float *owed, int64_t n, int64_t block, float *energies);

@@ -159,8 +159,9 @@ INLINE_AVX512 uint64_t above_64(const float *scores, int32_t most)
     return word;
 }
 
-#define TARGET   S2_TARGET_AVX512
-#define ABOVE_64 above_64
+#define TARGET         S2_TARGET_AVX512
+#define ABOVE_64       above_64
+#define POPCOUNT(word) __builtin_popcountll(word)
 #include "owed_template.h"
 #include "select_template.h"
 #undef TARGET

@@ -77,6 +77,7 @@ static inline void copy_row(uint8_t *to, const uint8_t *from, int64_t nbytes)
 
 #define TARGET
 #define ABOVE_64(p, most) s2_above_portable(p, 64, most)
+#define POPCOUNT(word)    s2_popcount(word)
 #include "owed_template.h"
 #include "select_template.h"
 #undef TARGET

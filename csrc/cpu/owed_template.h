@@ -49,15 +49,15 @@ static TARGET void owed_subtract(const float *restrict values, int64_t n, float 
     }
 }
 
-/* By halves of a word: a shift of 32 bits by as many as there are lanes is one instruction. */
-static TARGET void owed_clear(float *values, int64_t n, uint64_t word)
+/* By halves of a word: to shift 32 bits by as many as there are lanes is one instruction. */
+static TARGET void owed_clear(float *values, int64_t n, const uint8_t *bitmap)
 {
-    for (int64_t half = 0; half < n; half += 32) {
-        const uint32_t bits = (uint32_t)(word >> half);
-        const int64_t end = n - half < 32 ? n - half : 32;
+    for (int64_t begin = 0; begin < n; begin += 32) {
+        const uint32_t bits = (uint32_t)(s2_load_word(bitmap + begin / 64 * 8) >> begin % 64);
+        const int64_t end = n - begin < 32 ? n - begin : 32;
         for (int64_t i = 0; i < end; i++) {
             const uint32_t kept = 0 - (bits >> i & 1);
-            values[half + i] = s2_float_from_bits(s2_float_bits(values[half + i]) & kept);
+            values[begin + i] = s2_float_from_bits(s2_float_bits(values[begin + i]) & kept);
         }
     }
 }
@@ -70,8 +70,12 @@ static TARGET void owed_clear(float *values, int64_t n, uint64_t word)
  * that an addition need not wait for the one before. */
 #define SUMS 16
 
-/* The square of a float is exact as a double, so that it is all the same whether it is fused. */
-ALWAYS_INLINE double sum_of_squares(const float *values, int64_t n)
+/*
+ * Of n values, behind which there are `more` that may be read.  The square of a float is exact as a
+ * double, so that it is all the same whether a product is fused.  A sum that a zero is added to,
+ * in place of what lies behind the last value, keeps its bits.
+ */
+ALWAYS_INLINE double sum_of_squares(const float *values, int64_t n, int64_t more)
 {
     double sums[SUMS] = {0};
     int64_t i = 0;
@@ -82,9 +86,18 @@ ALWAYS_INLINE double sum_of_squares(const float *values, int64_t n)
             sums[lane] += x * x;
         }
     }
-    for (int lane = 0; i + lane < n; lane++) {
-        const double x = values[i + lane];
-        sums[lane] += x * x;
+    const int rest = (int)(n - i);
+    if (rest != 0 && rest + more >= SUMS) {
+        for (int lane = 0; lane < SUMS; lane++) {
+            const uint32_t kept = lane < rest ? UINT32_MAX : 0;
+            const double x = s2_float_from_bits(s2_float_bits(values[i + lane]) & kept);
+            sums[lane] += x * x;
+        }
+    } else {
+        for (int lane = 0; lane < rest; lane++) {
+            const double x = values[i + lane];
+            sums[lane] += x * x;
+        }
     }
     for (int half = SUMS / 2; half > 0; half /= 2) {
         for (int lane = 0; lane < half; lane++)
@@ -96,8 +109,8 @@ ALWAYS_INLINE double sum_of_squares(const float *values, int64_t n)
 static TARGET void owed_energies(const float *owed, int64_t n, int64_t block, float *energies)
 {
     for (int64_t at = 0; at < n; at += block) {
-        const double sum = sum_of_squares(owed + at, n - at < block ? n - at : block);
-        *energies++ = s2_energy_from_sum(sum);
+        const int64_t length = n - at < block ? n - at : block;
+        *energies++ = s2_energy_from_sum(sum_of_squares(owed + at, length, n - at - length));
     }
 }
 

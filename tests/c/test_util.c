@@ -177,6 +177,21 @@ placement placement_random(int64_t unit)
     return where;
 }
 
+/* ---------------------------------------- Executors ------------------------------------------- */
+
+static void run_backwards(void *self, int64_t begin, int64_t end, int64_t grain, s2_range_body body,
+                          void *body_arg)
+{
+    (void)self, (void)grain;
+    while (end > begin) {
+        int64_t middle = end - 1 - random_below(end - begin);
+        body(body_arg, middle, end);
+        end = middle;
+    }
+}
+
+const s2_executor executor_backwards = {run_backwards, NULL};
+
 /* ----------------------------------------- Variants ------------------------------------------- */
 
 int variant_use(int v)

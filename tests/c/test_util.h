@@ -73,6 +73,11 @@ void guarded_check(const guarded *memory);
 /* A random place whose distance is a multiple of `unit`; often right at an unmapped page. */
 placement placement_random(int64_t unit);
 
+/* ---------------------------------------- Executors ------------------------------------------- */
+
+/* Hands out ranges of random lengths, the last one first. */
+extern const s2_executor executor_backwards;
+
 /* ----------------------------------------- Variants ------------------------------------------- */
 
 /*

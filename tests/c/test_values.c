@@ -252,21 +252,8 @@ static void test_every_length_and_alignment(void)
 
 /* --------------------------------------- Finite values ---------------------------------------- */
 
-/* Hands out ranges of random lengths, the last one first. */
-static void run_backwards(void *self, int64_t begin, int64_t end, int64_t grain, s2_range_body body,
-                          void *body_arg)
-{
-    (void)self, (void)grain;
-    while (end > begin) {
-        int64_t middle = end - 1 - random_below(end - begin);
-        body(body_arg, middle, end);
-        end = middle;
-    }
-}
-
 static void check_finite(s2_dtype dtype, const void *values, int64_t numel, int wanted)
 {
-    static const s2_executor backwards = {run_backwards, NULL};
     for (int v = 0; variant_use(v); v++) {
         int64_t nbytes = numel * dtype_size(dtype);
         int finite = -7;
@@ -274,7 +261,7 @@ static void check_finite(s2_dtype dtype, const void *values, int64_t numel, int 
             guarded_copy(&src_memory, values, nbytes, placement_random(dtype_size(dtype)));
         CHECK(s2_values_finite(src, dtype, numel, &finite, NULL) == S2_OK);
         CHECK(finite == wanted);
-        CHECK(s2_values_finite(src, dtype, numel, &finite, &backwards) == S2_OK);
+        CHECK(s2_values_finite(src, dtype, numel, &finite, &executor_backwards) == S2_OK);
         CHECK(finite == wanted);
         guarded_check(&src_memory);
     }
