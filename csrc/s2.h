@@ -586,7 +586,7 @@ s2_status s2_select_scratch_nbytes(int64_t n, int64_t *nbytes);
  * Reads the scores once, as good as always: a sample of them says between which two magnitudes the
  * threshold should lie, and only what lies between these is looked at again.  Where the sample
  * misled, once in some ten thousand calls, or where more than an eighth of the scores lies there,
- * as happens where many are equal, it takes up to five readings more.  The result never depends on
+ * as may happen where many are equal, there are ten readings at most.  The result never depends on
  * the sample.
  */
 s2_status s2_select_top(const float *scores, int64_t n, int64_t keep, uint8_t *bitmap,

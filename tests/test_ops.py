@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from s2reducer import _C, ops
+from s2reducer import _C, ops, select_ops
 
 OPS = torch.ops.s2reducer
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -345,6 +345,15 @@ def opcheck_cases() -> Iterator[tuple[str, tuple[object, ...]]]:
     for magnitudes in (None, torch.ones(3, 5)):
         arguments = (table.clone(), 7, positions, 1, magnitudes, 0, *outputs)
         yield "sketch_peel", (*arguments, torch.zeros(2).long())
+    scratch = torch.zeros(select_ops.select_scratch_nbytes(20), dtype=torch.uint8)
+    yield "select_top", (values, 3, bitmap.clone(), torch.zeros(1), scratch)
+    yield "select_above", (values, 0.5, bitmap.clone(), one.clone())
+    yield "select_random", (7, 20, 3, bitmap.clone())
+    for before in (None, values):
+        yield "owed_add", (values.half(), before, torch.zeros(20), one.clone(), 0.5)
+    yield "owed_energies", (values, 7, torch.zeros(3))
+    for selected in (None, bitmap):
+        yield "owed_deliver", (values.clone(), 7, selected, torch.zeros(20).half(), 2.0)
 
 
 @pytest.mark.parametrize(
