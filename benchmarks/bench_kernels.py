@@ -20,6 +20,10 @@ them one after another, each rank having a random half of the blocks, and one di
 GB/s counts all bytes that this reads or writes: 4 of an element of a rank's rows, 16 of the sum
 that it is added to; of each sum 8 to clear it, 8 to read it and 4 for the result.  A read of as
 many bytes and a copy that reads half as many and writes the other half stand beside it.
+
+Selections and energies read the bucket, of random numbers from a normal distribution, beside a read
+of it.  GB/s of error feedback counts all bytes that it reads or writes; a copy of as many, half of
+them read and half written, stands beside it.  Values of 2 bytes are bfloat16.
 """
 
 import argparse
@@ -30,13 +34,14 @@ import torch
 from copies import RowCopies, memcpy
 from paired import Pair, Spread, machine, measure, seconds, write_json
 
-from s2reducer import _C
+from s2reducer import _C, select_ops
 
 OPS = torch.ops.s2reducer
 FLOAT_NBYTES = 4
 DENSITIES = (0.01, 0.1)
 SUMMED_RANKS = 4
 SUMMED_ROWS = (64, 512)
+ENERGY_BLOCKS = (8, 64, 512)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -187,6 +192,78 @@ def sum_rows(values: torch.Tensor, block: int, turns: int) -> tuple[int, dict[st
     )
 
 
+def selections(values: torch.Tensor, turns: int) -> dict[str, dict[str, Pair]]:
+    """Selections from the bucket's elements, and the energies of its blocks."""
+    values.normal_(generator=torch.Generator().manual_seed(0))
+    numel = values.numel()
+    bitmap = torch.empty(select_ops.selected_nbytes(numel), dtype=torch.uint8)
+    scratch = torch.empty(select_ops.select_scratch_nbytes(numel), dtype=torch.uint8)
+    energies = torch.empty(numel)
+    ordered = values.abs().sort(descending=True).values
+
+    def top(keep: int) -> float:
+        return select_ops.select_top(values, keep, bitmap, scratch)
+
+    calls: dict[str, Callable[[], object]] = {}
+    for density in DENSITIES:
+        keep = int(numel * density)
+        threshold = float(ordered[keep - 1])
+        assert top(keep) == threshold, "the threshold is wrong"
+        assert select_ops.select_above(values, threshold, bitmap) >= keep, "the count is wrong"
+        calls[f"top {density:.0%}"] = lambda keep=keep: top(keep)
+        calls[f"above the top {density:.0%}"] = lambda threshold=threshold: select_ops.select_above(
+            values, threshold, bitmap
+        )
+    for block in ENERGY_BLOCKS:
+        out = energies[: -(-numel // block)]
+        select_ops.owed_energies(values, block, out)
+        exact = values[:block].double().square().sum()
+        assert abs(float(out[0] / exact) - 1) < 1e-6, "the energy is wrong"
+        calls[f"energies, blocks of {block}"] = lambda block=block, out=out: (
+            select_ops.owed_energies(values, block, out)
+        )
+    return {
+        name: measure(lambda _, call=call: call(), turns, read=lambda _: values.sum())
+        for name, call in calls.items()
+    }
+
+
+def feedback(values: torch.Tensor, turns: int) -> dict[str, tuple[int, dict[str, Pair]]]:
+    """Adding to what is owed, and delivering all of it or a tenth, and the bytes of each."""
+    values.copy_(torch.arange(values.numel()).remainder_(128))  # integers that bfloat16 has, too
+    numel = values.numel()
+    owed, other, copied = torch.zeros(numel), torch.zeros(numel), torch.empty(numel)
+    tenth = torch.empty(select_ops.selected_nbytes(numel), dtype=torch.uint8)
+    select_ops.select_random(0, numel, numel // 10, tenth)
+
+    def copy(nbytes: int) -> None:
+        for begin in range(0, nbytes // 8, numel):
+            memcpy(copied[: nbytes // 8 - begin], values[: nbytes // 8 - begin])
+
+    result = {}
+    for dtype, name in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
+        gradient = values.to(dtype)
+        nbytes = (8 + gradient.element_size()) * numel
+        select_ops.owed_add(gradient, other, owed)
+        assert torch.equal(owed, values), "what is owed is wrong"
+        calls: dict[str, Callable[[], object]] = {
+            f"add {name}": lambda gradient=gradient: select_ops.owed_add(gradient, other, owed),
+            f"deliver all as {name}": lambda gradient=gradient: select_ops.owed_deliver(
+                owed, 1, None, gradient
+            ),
+            f"deliver 10% as {name}": lambda gradient=gradient: select_ops.owed_deliver(
+                owed, 1, tenth, gradient
+            ),
+        }
+        for what, call in calls.items():
+            pairs = measure(
+                lambda _, call=call: call(), turns, copy=lambda _, nbytes=nbytes: copy(nbytes)
+            )
+            result[what] = (nbytes, pairs)
+        assert not owed.any(), "what was delivered is owed still"
+    return result
+
+
 def overhead(call: Callable[[], object], calls: int, turns: int) -> Spread:
     """Seconds of an operator call that has next to nothing to do."""
 
@@ -266,6 +343,14 @@ def main() -> None:
         nbytes, pairs = sum_rows(values, block, arguments.turns)
         sums.show(f"row sums, {SUMMED_RANKS} ranks, rows of {block}", nbytes, pairs)
 
+    selected = Table({"read": "of a read"})
+    for name, pairs in selections(values, arguments.turns).items():
+        selected.show(name, values.nbytes, pairs)
+
+    owed = Table({"copy": "of a copy"})
+    for name, (nbytes, pairs) in feedback(values, arguments.turns).items():
+        owed.show(name, nbytes, pairs)
+
     print()
     overheads = {}
     for name, call in small_calls().items():
@@ -274,6 +359,7 @@ def main() -> None:
         print(f"a call of {name}: {overheads[name]:.2f} microseconds")
     if arguments.json:
         tables = {"scans": scans.rows, "moves": moves.rows, "sums": sums.rows}
+        tables |= {"selections": selected.rows, "feedback": owed.rows}
         write_json(arguments.json, {"machine": machine(), **tables, "call_microseconds": overheads})
 
 

@@ -91,10 +91,22 @@ def test_the_benchmark_of_the_kernels_prints_every_line(
     ]
     assert [row["kernel"] for row in figures["scans"]] == scans
     assert [row["kernel"] for row in figures["moves"]] == moves
+    selections = [
+        f"{kernel} {share}" for share in ("1%", "10%") for kernel in ("top", "above the top")
+    ]
+    selections += [f"energies, blocks of {block}" for block in (8, 64, 512)]
+    assert [row["kernel"] for row in figures["selections"]] == selections
+    feedback = [
+        f"{kernel} {dtype}"
+        for dtype in ("float32", "bfloat16")
+        for kernel in ("add", "deliver all as", "deliver 10% as")
+    ]
+    assert [row["kernel"] for row in figures["feedback"]] == feedback
     assert set(figures["call_microseconds"]) == {"bitmap_or", "blocks_gather"}
-    for row in figures["scans"] + figures["moves"]:
-        yardsticks = {"read"} if row["kernel"] in scans else {"copy", "rows"}
-        if row["kernel"].startswith("Tensor.copy_"):
+    tables = ("scans", "moves", "selections", "feedback")
+    for row in [row for table in tables for row in figures[table]]:
+        yardsticks = {"read"} if row["kernel"] in scans + selections else {"copy", "rows"}
+        if row["kernel"] in feedback or row["kernel"].startswith("Tensor.copy_"):
             yardsticks = {"copy"}
         assert set(row) == {"kernel", "gigabytes_per_second"} | yardsticks
         (line,) = re.findall(rf"^{re.escape(row['kernel'])} +(.*)$", printed, re.MULTILINE)
