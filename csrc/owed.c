@@ -224,6 +224,6 @@ s2_status s2_owed_deliver(float *owed, int64_t numel, int64_t block, const uint8
     d.block = bitmap == NULL ? 1 : s2_min(block, numel);
     const int64_t nwords = (nblocks_of(numel, d.block) + 63) / 64;
     const int64_t word_numel = nwords > 1 ? 64 * d.block : numel;
-    s2_run(executor, nwords, s2_grain(word_numel * (8 + d.width)), deliver_words, &d);
+    s2_run(executor, nwords, s2_grain(4 * word_numel), deliver_words, &d);
     return S2_OK;
 }

@@ -7,10 +7,11 @@
  * above the bracket is selected at once, what is below is not, and what is inside, some percent, is
  * kept as a list of keys, of which the largest are found by their digits.
  *
- * Where many scores are equal the sample shows it: both ends of the bracket are one magnitude,
- * which the threshold must be, and the pass is followed by one that takes as many of those as are
- * wanted, and ends there.  In all other cases the threshold is found by three passes that count
- * digits of 11, 10 and 10 bits.
+ * Where many scores are equal the bracket may hold more than the list does, or be a single
+ * magnitude.  But what many have is what the ends of the bracket are drawn from: so it is tried
+ * whether one of these is the threshold, by a pass that selects what is above it and one that adds
+ * as many of the equal ones as are wanted, and ends there.  In all other cases the threshold is
+ * found by three passes that count digits of 11, 10 and 10 bits.
  *
  * Keys are unique, and everything that decides is a count over all scores: so neither the sample
  * nor the order in which ranges are handed out shows in the result.
@@ -94,8 +95,8 @@ static void draw_sample(const struct selection *s, uint64_t *sample, int64_t siz
 
 /*
  * The threshold has rank r = keep size / n in the sample, give or take a standard deviation of
- * sqrt(r (1 - r / size)).  With four of them and 8 ranks more on either side, which small
- * ranks need, distributed as Poisson says, the threshold is outside once in ten thousand times.
+ * sqrt(r (1 - r / size)).  With four of them and 8 ranks more on either side, which small ranks
+ * need, distributed as Poisson says, the threshold is outside once in ten thousand times.
  */
 static void find_bracket(struct selection *s)
 {
@@ -325,9 +326,9 @@ s2_status s2_select_top(const float *scores, int64_t n, int64_t keep, uint8_t *b
         if (nbytes != 0) memset(bitmap, 0, (size_t)nbytes);
     } else {
         find_bracket(&s);
-        if (!(s.low < s.high && select_in_bracket(&s)) && !select_by_threshold(&s, s.high) &&
-            !select_by_threshold(&s, s.low))
-            select_by_threshold(&s, find_threshold(&s));
+        bool done = s.low < s.high && select_in_bracket(&s);
+        done = done || select_by_threshold(&s, s.high) || select_by_threshold(&s, s.low);
+        if (!done) select_by_threshold(&s, find_threshold(&s));
     }
     *threshold = s2_float_from_bits((uint32_t)s.threshold);
     return S2_OK;

@@ -15,10 +15,14 @@ bitmap
     ``selected_nbytes(n)``.  Bits behind the last one are zero.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from s2reducer.ops import _ops, register_fakes, signed
+from s2reducer.ops import register_fakes, signed
+
+_ops: Any = torch.ops.s2reducer
 
 
 def selected_nbytes(n: int) -> int:

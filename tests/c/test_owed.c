@@ -285,7 +285,6 @@ static void test_promises(void)
         CHECK(s2_owed_deliver(owed, 8, 4, NULL, 0, 1, values, S2_FLOAT32, NULL) == S2_OK);
         CHECK(memcmp(values, these, sizeof(values)) == 0);
         const uint32_t zeros[8] = {0};
-        owed[5] += 0.0f; /* a zero may have kept its sign */
         CHECK(memcmp(owed, zeros, sizeof(owed)) == 0);
 
         test_case("too large for a half type");
