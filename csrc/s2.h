@@ -574,8 +574,8 @@ s2_status s2_sketch_peel(const s2_sketch *sketch, float *table, const int64_t *i
 /* Scores that s2_select_top() takes at most. */
 #define S2_MAX_SELECT_SCORES (INT64_C(1) << 33)
 
-/* Sets *nbytes to the scratch that s2_select_top() needs for `n` scores: 8 bytes for each, but of
- * more than 65536 scores no more than for so many, or one for each. */
+/* Sets *nbytes to the scratch that s2_select_top() needs for `n` scores: 8 bytes for each of the
+ * first 65536, or one for each of all if that is more. */
 s2_status s2_select_scratch_nbytes(int64_t n, int64_t *nbytes);
 
 /*
@@ -624,7 +624,7 @@ s2_status s2_select_random(uint64_t seed, int64_t n, int64_t keep, uint8_t *bitm
  *
  * The arrays are cut into blocks of `block` elements, the last of which may be short; bit b of a
  * bitmap, of 8 bytes for every 64 blocks or part of them, is block b.  Products and sums are
- * rounded one by one.
+ * rounded one by one, subnormals as the thread's floating-point mode says.
  */
 
 /*
