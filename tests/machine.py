@@ -8,17 +8,25 @@ is AVX-512, which no installation can bring: a line above the tests says that it
 import importlib.util
 import platform
 import shutil
+from pathlib import Path
 
 from s2reducer import _C
 
 _MODULES = ("hypothesis", "matplotlib", "numpy", "rich")
 _PROGRAMS = ("gcc", "clang")
+# What the training scripts read, by Debian's package.
+DATA = {
+    "dataset-fashion-mnist": Path("/usr/share/datasets/fashion-mnist"),
+    "dict-gcide": Path("/usr/share/dictd/gcide.dict.dz"),
+    "dict-freedict-deu-eng": Path("/usr/share/dictd/freedict-deu-eng.dict.dz"),
+}
 
 
 def missing() -> list[str]:
     """What CI must have and this machine has not."""
     lacking = [f"the package {name}" for name in _MODULES if not importlib.util.find_spec(name)]
     lacking += [f"the program {name}" for name in _PROGRAMS if not shutil.which(name)]
+    lacking += [f"Debian's {name}" for name, path in DATA.items() if not path.exists()]
     if _is_x86() and "avx2" not in _C.cpu_variants():
         lacking.append("a CPU with AVX2")
     return lacking
