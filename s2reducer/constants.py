@@ -5,10 +5,9 @@ Ranks measure different times, so no rank may act on its own.  Each sends its fi
 header, and all of them take the median over ranks (``chooser.py`` says when).
 """
 
-import operator
 import statistics
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,13 @@ class Cost:
     scan: float = 0.0
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(*map(operator.add, astuple(self), astuple(other)))
+        return Cost(
+            self.rounds + other.rounds,
+            self.wire + other.wire,
+            self.dense + other.dense,
+            self.work + other.work,
+            self.scan + other.scan,
+        )
 
     @property
     def nbytes(self) -> float:
@@ -63,8 +68,8 @@ class Constants:
 
     def seconds(self, cost: Cost) -> float:
         """Without the penalty, which is for comparisons."""
-        prices = (self.round, self.wire, self.dense, self.work, self.scan)
-        return float(sum(map(operator.mul, prices, astuple(cost))))
+        rounds, rows = self.round * cost.rounds, self.wire * cost.wire + self.work * cost.work
+        return rounds + rows + self.dense * cost.dense + self.scan * cost.scan
 
 
 # Below this size a bucket goes dense under "auto", without an index.  The index takes the latency
