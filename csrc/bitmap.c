@@ -126,6 +126,23 @@ s2_status s2_bitmap_count(const s2_layout *layout, const uint8_t *bitmap, int64_
     return S2_OK;
 }
 
+s2_status s2_bitmap_unite(const s2_layout *layout, const uint8_t *bitmaps, int64_t nranks,
+                          int64_t nbytes, uint8_t *bitmap, int64_t *counts)
+{
+    if (nranks < 1 || nranks > S2_MAX_RANKS) return S2_BAD_SIZE;
+    S2_RETURN_IF_ERROR(s2_layout_check_bitmap(layout, bitmaps, nbytes));
+    if (s2_is_null(bitmap, nbytes) || s2_is_null(counts, layout->nsegments)) return S2_NULL_POINTER;
+
+    if (nbytes != 0) memcpy(bitmap, bitmaps, (size_t)nbytes);
+    for (int64_t rank = 0; rank < nranks; rank++) {
+        const uint8_t *own = bitmaps + rank * nbytes;
+        S2_RETURN_IF_ERROR(s2_bitmap_or(bitmap, own, nbytes));
+        S2_RETURN_IF_ERROR(s2_bitmap_count(layout, own, nbytes, counts));
+        counts += layout->nsegments;
+    }
+    return s2_bitmap_count(layout, bitmap, nbytes, counts);
+}
+
 s2_status s2_bitmap_positions(const uint8_t *bitmap, int64_t nbytes, int64_t *positions,
                               int64_t npositions)
 {

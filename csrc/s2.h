@@ -152,6 +152,14 @@ s2_status s2_bitmap_count(const s2_layout *layout, const uint8_t *bitmap, int64_
                           int64_t *counts);
 
 /*
+ * The union of the ranks' bitmaps, which stand one behind the other, `nbytes` each, and what is set
+ * in all of them: `counts` are nranks + 1 times what s2_bitmap_count() gives, of each rank's bitmap
+ * and then of the union.  1 to S2_MAX_RANKS ranks, else S2_BAD_SIZE.
+ */
+s2_status s2_bitmap_unite(const s2_layout *layout, const uint8_t *bitmaps, int64_t nranks,
+                          int64_t nbytes, uint8_t *bitmap, int64_t *counts);
+
+/*
  * Writes the numbers of the set bits, ascending.  `npositions` must be their exact number (the sum
  * of s2_bitmap_count()), else S2_BAD_SIZE.
  */

@@ -84,6 +84,15 @@ def bitmap_count(bitmap: Tensor, segments: Tensor, counts: Tensor) -> None:
     _ops.bitmap_count.default(bitmap, segments, counts)
 
 
+def bitmap_unite(bitmaps: Tensor, segments: Tensor, bitmap: Tensor, counts: Tensor) -> None:
+    """``bitmap`` becomes the union of ``bitmaps`` (uint8, [P, bytes], those of all ranks).
+
+    ``counts`` (int64, [P + 1, S]) becomes the number of set bits of each segment, in each rank's
+    bitmap and, in the last row, in the union.
+    """
+    _ops.bitmap_unite.default(bitmaps, segments, bitmap, counts)
+
+
 def bitmap_positions(bitmap: Tensor, positions: Tensor) -> None:
     """``positions`` becomes the numbers of the set bits; it has exactly one element for each."""
     _ops.bitmap_positions.default(bitmap, positions)
@@ -376,6 +385,7 @@ register_fakes(
     "bitmap_or",
     "bitmap_andnot",
     "bitmap_count",
+    "bitmap_unite",
     "bitmap_positions",
     "bitmap_from_positions",
     "blocks_gather",

@@ -129,6 +129,17 @@ def test_set_operations() -> None:
     assert torch.equal(difference, a & ~b)
 
 
+def test_the_union_of_ranks_and_its_counts() -> None:
+    segments = torch.tensor([[0, 80, 8, 0], [80, 24, 8, 64]])
+    bitmaps = torch.zeros(2, 16, dtype=torch.uint8)
+    bitmaps[0, :2], bitmaps[0, 8] = torch.tensor([0b101, 0b10]), 0b1
+    bitmaps[1, 0], bitmaps[1, 8] = 0b110, 0b100
+    union, counts = torch.full((16,), 9, dtype=torch.uint8), torch.full((3, 2), -1)
+    ops.bitmap_unite(bitmaps, segments, union, counts)
+    assert torch.equal(union, bitmaps[0] | bitmaps[1])
+    assert counts.tolist() == [[3, 1], [2, 1], [4, 2]]
+
+
 @pytest.mark.parametrize("parallel", [True, False])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_gather_and_scatter(dtype: torch.dtype, parallel: bool) -> None:
@@ -290,6 +301,15 @@ def test_bitmaps_of_another_length_are_refused() -> None:
         OPS.bitmap_positions(bitmap, torch.empty(3, dtype=torch.int64))
     with pytest.raises(RuntimeError, match="counts must have 1 elements, but has 2"):
         OPS.bitmap_count(bitmap[:8].clone(), SEGMENTS, torch.empty(2, dtype=torch.int64))
+    united = (bitmap[:8].clone(), torch.zeros(3, 1).long())
+    with pytest.raises(RuntimeError, match="bitmaps must have 1 to 256 rows, but has 0"):
+        OPS.bitmap_unite(bitmap.view(2, 8)[:0], SEGMENTS, *united)
+    with pytest.raises(RuntimeError, match="bitmaps must have rows of the 8 bytes of bitmap"):
+        OPS.bitmap_unite(bitmap.view(1, 16), SEGMENTS, *united)
+    with pytest.raises(
+        RuntimeError, match=r"counts must have the shape \[2, 1\], but has \[3, 1\]"
+    ):
+        OPS.bitmap_unite(bitmap[:8].view(1, 8), SEGMENTS, *united)
     with pytest.raises(RuntimeError, match="negative_zeros must have 1 elements, but has 2"):
         OPS.bitmap_from_nonzero(torch.ones(20), SEGMENTS, bitmap[:8].clone(), torch.zeros(2).long())
     assert bool((bitmap == 5).all()) and zeros.item() == 5
@@ -308,6 +328,8 @@ def opcheck_cases() -> Iterator[tuple[str, tuple[object, ...]]]:
     yield "bitmap_or", (bitmap.clone(), bitmap)
     yield "bitmap_andnot", (bitmap.clone(), bitmap)
     yield "bitmap_count", (bitmap, SEGMENTS, torch.zeros(1).long())
+    unite = (torch.zeros_like(bitmap), torch.zeros(3, 1).long())
+    yield "bitmap_unite", (torch.stack([bitmap, bitmap]), SEGMENTS, *unite)
     yield "bitmap_positions", (bitmap, torch.zeros(2).long())
     yield "blocks_gather", (values, SEGMENTS, positions, packed.clone(), 2.0)
     yield "blocks_scatter", (packed, SEGMENTS, positions, values.clone(), 2.0)

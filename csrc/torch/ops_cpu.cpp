@@ -69,6 +69,35 @@ void bitmap_count(const Tensor &bitmap, const Tensor &segments, const Tensor &co
     if (status != S2_OK) fail(op, s2_status_string(status));
 }
 
+void bitmap_unite(const Tensor &bitmaps, const Tensor &segments, const Tensor &bitmap,
+                  const Tensor &counts)
+{
+    const char *op = "bitmap_unite";
+    const char *accepted = "a contiguous CPU tensor of uint8 with a row for each rank";
+    check(bitmaps, op, "bitmaps", accepted, 2);
+    check_dtype(bitmaps, ScalarType::Byte, op, "bitmaps", accepted);
+    int64_t nranks = bitmaps.size(0);
+    if (nranks < 1 || nranks > S2_MAX_RANKS)
+        fail(op, "bitmaps must have 1 to ", S2_MAX_RANKS, " rows, but has ", nranks);
+    Bytes b = byte_array(bitmap, op, "bitmap");
+    s2_layout layout = layout_from(segments, S2_MAX_NUMEL, op);
+    check_bitmap_size(layout, b.nbytes, op);
+    if (bitmaps.size(1) != b.nbytes)
+        fail(op, "bitmaps must have rows of the ", b.nbytes, " bytes of bitmap, but has ",
+             bitmaps.size(1));
+    const char *accepted_counts =
+        "a contiguous CPU tensor of int64 with a row for each rank and one for the union";
+    check(counts, op, "counts", accepted_counts, 2);
+    check_dtype(counts, ScalarType::Long, op, "counts", accepted_counts);
+    if (counts.size(0) != nranks + 1 || counts.size(1) != layout.nsegments)
+        fail(op, "counts must have the shape [", nranks + 1, ", ", layout.nsegments, "], but has [",
+             counts.size(0), ", ", counts.size(1), "]");
+    s2_status status =
+        s2_bitmap_unite(&layout, static_cast<const uint8_t *>(bitmaps.data_ptr()), nranks, b.nbytes,
+                        b.data, static_cast<int64_t *>(counts.data_ptr()));
+    if (status != S2_OK) fail(op, s2_status_string(status));
+}
+
 void bitmap_positions(const Tensor &bitmap, const Tensor &positions)
 {
     const char *op = "bitmap_positions";
@@ -214,6 +243,8 @@ STABLE_TORCH_LIBRARY(s2reducer, m)
     m.def("bitmap_or(Tensor(a!) bitmap, Tensor other) -> ()");
     m.def("bitmap_andnot(Tensor(a!) bitmap, Tensor other) -> ()");
     m.def("bitmap_count(Tensor bitmap, Tensor segments, Tensor(a!) counts) -> ()");
+    m.def("bitmap_unite(Tensor bitmaps, Tensor segments, Tensor(a!) bitmap, "
+          "Tensor(b!) counts) -> ()");
     m.def("bitmap_positions(Tensor bitmap, Tensor(a!) positions) -> ()");
     m.def("bitmap_from_positions(Tensor positions, Tensor(a!) bitmap) -> ()");
     m.def("blocks_gather(Tensor values, Tensor segments, Tensor positions, Tensor(a!) packed, "
@@ -235,6 +266,7 @@ STABLE_TORCH_LIBRARY_IMPL(s2reducer, CompositeExplicitAutograd, m)
     m.impl("bitmap_or", TORCH_BOX(&bitmap_or));
     m.impl("bitmap_andnot", TORCH_BOX(&bitmap_andnot));
     m.impl("bitmap_count", TORCH_BOX(&bitmap_count));
+    m.impl("bitmap_unite", TORCH_BOX(&bitmap_unite));
     m.impl("bitmap_positions", TORCH_BOX(&bitmap_positions));
     m.impl("bitmap_from_positions", TORCH_BOX(&bitmap_from_positions));
     m.impl("blocks_gather", TORCH_BOX(&blocks_gather));

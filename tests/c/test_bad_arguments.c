@@ -94,6 +94,12 @@ static void test_sets(void)
     REFUSES(S2_NULL_POINTER, s2_bitmap_andnot(w.bitmap, NULL, 16));
     REFUSES(S2_NULL_POINTER, s2_bitmap_count(&w.layout, NULL, 16, w.counts));
     REFUSES(S2_NULL_POINTER, s2_bitmap_count(&w.layout, w.bitmap, 16, NULL));
+    REFUSES(S2_NULL_POINTER, s2_bitmap_unite(&w.layout, NULL, 1, 16, w.bitmap, w.counts));
+    REFUSES(S2_NULL_POINTER, s2_bitmap_unite(&w.layout, w.other, 1, 16, NULL, w.counts));
+    REFUSES(S2_NULL_POINTER, s2_bitmap_unite(&w.layout, w.other, 1, 16, w.bitmap, NULL));
+    REFUSES(S2_BAD_SIZE, s2_bitmap_unite(&w.layout, w.other, 0, 16, w.bitmap, w.counts));
+    REFUSES(S2_BAD_SIZE, s2_bitmap_unite(&w.layout, w.other, 257, 16, w.bitmap, w.counts));
+    REFUSES(S2_BAD_SIZE, s2_bitmap_unite(&w.layout, w.other, 1, 8, w.bitmap, w.counts));
     REFUSES(S2_NULL_POINTER, s2_bitmap_positions(NULL, 16, w.positions, 3));
     REFUSES(S2_NULL_POINTER, s2_bitmap_positions(w.bitmap, 16, NULL, 3));
     REFUSES(S2_BAD_SIZE, s2_bitmap_positions(w.bitmap, 16, w.positions, 2));

@@ -266,6 +266,36 @@ static void check_count(const case_layout *c, const uint8_t *bits)
     }
 }
 
+/* Of two ranks that have some of `bits` each, not the same, and one that has none. */
+static void check_unite(const case_layout *c, const uint8_t *bits)
+{
+    int64_t nsegments = c->layout.nsegments, nbytes = c->bitmap_nbytes;
+    uint8_t *ranks = test_malloc(3 * nbytes), *wanted = test_malloc(nbytes);
+    int64_t wanted_counts[4 * CASE_SEGMENTS];
+    for (int64_t i = 0; i < nbytes; i++) {
+        ranks[i] = bits[i] & 0x55;
+        ranks[nbytes + i] = bits[i] & 0x36;
+        ranks[2 * nbytes + i] = 0;
+        wanted[i] = bits[i] & 0x77;
+    }
+    for (int rank = 0; rank < 3; rank++)
+        oracle_bitmap_count(&c->layout, ranks + rank * nbytes, wanted_counts + rank * nsegments);
+    oracle_bitmap_count(&c->layout, wanted, wanted_counts + 3 * nsegments);
+    for (int v = 0; variant_use(v); v++) {
+        const uint8_t *own = guarded_copy(&other_memory, ranks, 3 * nbytes, placement_random(1));
+        uint8_t *bitmap = guarded_place(&bitmap_memory, nbytes, placement_random(1));
+        int64_t *counts = guarded_place(&list_memory, 32 * nsegments, placement_random(8));
+        CHECK(s2_bitmap_unite(&c->layout, own, 3, nbytes, bitmap, counts) == S2_OK);
+        CHECK(memcmp(bitmap, wanted, (size_t)nbytes) == 0);
+        CHECK(memcmp(counts, wanted_counts, (size_t)(32 * nsegments)) == 0);
+        guarded_check(&list_memory);
+        guarded_check(&bitmap_memory);
+        guarded_check(&other_memory);
+    }
+    free(wanted);
+    free(ranks);
+}
+
 static void check_positions(const uint8_t *bits, int64_t nbytes, placement bitmap_at)
 {
     int64_t *wanted = test_malloc(64 * nbytes);
@@ -332,6 +362,7 @@ static void test_count_and_positions(void)
         case_bitmap(&c.layout, percent, bits, c.bitmap_nbytes);
         test_case("random layout %d, %d %% of the bits", i, percent);
         check_count(&c, bits);
+        check_unite(&c, bits);
         check_positions(bits, c.bitmap_nbytes, placement_random(1));
         check_from_positions(bits, c.bitmap_nbytes, placement_random(1));
     }
