@@ -23,7 +23,7 @@ import operator
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import compress, pairwise
 
 import torch
 from torch import Tensor
@@ -84,8 +84,8 @@ class Index:
     Attributes:
         bitmaps: uint8 [P, bytes], each rank's live blocks.
         union: uint8 [bytes], their OR.
-        counts: int64 [P, S], live blocks of each rank in each segment.
-        union_counts: int64 [S].
+        counts: P lists, live blocks of each rank in each segment.
+        union_counts: the same of the union.
         world_size: P.
         nbytes: what this rank has sent for it.
         rounds: that it took.
@@ -93,8 +93,8 @@ class Index:
 
     bitmaps: Tensor
     union: Tensor
-    counts: Tensor
-    union_counts: Tensor
+    counts: list[list[int]]
+    union_counts: list[int]
     world_size: int
     nbytes: int
     rounds: int
@@ -102,7 +102,7 @@ class Index:
     @cached_property
     def positions(self) -> Tensor:
         """int64, of the union's set bits."""
-        positions = torch.empty(int(self.union_counts.sum()), dtype=torch.int64)
+        positions = torch.empty(sum(self.union_counts), dtype=torch.int64)
         ops.bitmap_positions(self.union, positions)
         return positions
 
@@ -110,14 +110,13 @@ class Index:
         """The index of ``layout.part(kept)``; ``layout`` is the one that this is for."""
         if all(kept):
             return self
-        first = [bit // 8 for bit in layout.segments[:, 3].tolist()] + [layout.bitmap_nbytes]
+        first = [bit // 8 for *_, bit in layout.rows] + [layout.bitmap_nbytes]
         spans = [slice(*pair) for pair, keep in zip(pairwise(first), kept, strict=True) if keep]
-        chosen = torch.tensor(kept)
         return Index(
             torch.cat([self.bitmaps[:, span] for span in spans], dim=1),
             torch.cat([self.union[span] for span in spans]),
-            self.counts[:, chosen],
-            self.union_counts[chosen],
+            [list(compress(counts, kept)) for counts in self.counts],
+            list(compress(self.union_counts, kept)),
             self.world_size,
             self.nbytes,
             self.rounds,
@@ -126,18 +125,19 @@ class Index:
 
 def identity(layout: Layout, dtype: torch.dtype, settings: str = "") -> int:
     """A number that buckets share if they have the same segments, dtype and settings."""
-    return zlib.crc32(f"{layout.segments.tolist()} {dtype} {settings}".encode())
+    return zlib.crc32(f"{layout.rows} {dtype} {settings}".encode())
 
 
 def shared_index(layout: Layout, bitmap: Tensor, world_size: int, nbytes: int = 0) -> Index:
     """Of blocks that all ranks have alike, which took ``nbytes`` and a round to know, or none."""
-    counts = torch.empty(1, len(layout.records), dtype=torch.int64)
-    ops.bitmap_count(bitmap, layout.segments, counts[0])
+    counts = torch.empty(len(layout.records), dtype=torch.int64)
+    ops.bitmap_count(bitmap, layout.segments, counts)
+    own = counts.tolist()
     return Index(
         bitmap.expand(world_size, -1).contiguous(),
         bitmap,
-        counts.expand(world_size, -1).contiguous(),
-        counts[0],
+        [own] * world_size,
+        own,
         world_size,
         nbytes,
         rounds=int(nbytes > 0),
@@ -176,10 +176,10 @@ def gather_index(
         Disagreement: on the bucket; the same sentence on every rank.
     """
     sent_before = transport.bytes_sent
-    counts = torch.empty(len(layout.records), dtype=torch.int64)
-    ops.bitmap_count(bitmap, layout.segments, counts)
+    own = torch.empty(len(layout.rows), dtype=torch.int64)
+    ops.bitmap_count(bitmap, layout.segments, own)
     form = _LIST if uses_lists(layout, transport.world_size) else _BITMAP
-    header = Header(identity(layout, dtype), step, form, int(counts.sum()), tuple(figures))
+    header = Header(identity(layout, dtype), step, form, sum(own.tolist()), tuple(figures))
 
     if form == _BITMAP:
         gathered = transport.all_gather(torch.cat([header.tensor(), bitmap]))
@@ -190,7 +190,8 @@ def gather_index(
         bitmaps = _gather_lists(transport, layout, bitmap, headers.lives)
     layout.memory.most_live = max(headers.lives)
     nbytes, rounds = transport.bytes_sent - sent_before, 1 if form == _BITMAP else 2
-    return _index(layout, bitmaps, nbytes, rounds), headers
+    union, counts, union_counts = united(layout, bitmaps)
+    return Index(bitmaps, union, counts, union_counts, len(bitmaps), nbytes, rounds), headers
 
 
 def gather_union(
@@ -210,9 +211,10 @@ def gather_union(
     counts = torch.empty(2, len(layout.records), dtype=torch.int64)
     ops.bitmap_count(bitmap, layout.segments, counts[0])
     ops.bitmap_count(union, layout.segments, counts[1])
+    own, of_union = counts.tolist()
     nbytes = transport.bytes_sent - sent_before
     world_size = transport.world_size
-    return Index(bitmap.view(1, -1), union, counts[:1], counts[1], world_size, nbytes, rounds=2)
+    return Index(bitmap.view(1, -1), union, [own], of_union, world_size, nbytes, rounds=2)
 
 
 def gather_lists(
@@ -256,12 +258,11 @@ def _agreed(headers: Tensor) -> Headers:
     )
 
 
-def _index(layout: Layout, bitmaps: Tensor, nbytes: int, rounds: int) -> Index:
-    union = bitmaps[0].clone()
-    counts = torch.empty(len(bitmaps), len(layout.records), dtype=torch.int64)
-    for rank, bitmap in enumerate(bitmaps):
-        ops.bitmap_or(union, bitmap)
-        ops.bitmap_count(bitmap, layout.segments, counts[rank])
-    union_counts = torch.empty(len(layout.records), dtype=torch.int64)
-    ops.bitmap_count(union, layout.segments, union_counts)
-    return Index(bitmaps, union, counts, union_counts, len(bitmaps), nbytes, rounds)
+def united(layout: Layout, bitmaps: Tensor) -> tuple[Tensor, list[list[int]], list[int]]:
+    """The union of the ranks' bitmaps, and the live blocks of each rank and of the union in each
+    segment."""
+    union = torch.empty(layout.bitmap_nbytes, dtype=torch.uint8)
+    counts = torch.empty(len(bitmaps) + 1, len(layout.rows), dtype=torch.int64)
+    ops.bitmap_unite(bitmaps, layout.segments, union, counts)
+    *of_ranks, of_union = counts.tolist()
+    return union, of_ranks, of_union

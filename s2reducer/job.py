@@ -47,7 +47,7 @@ class Job:
         parts: how it has travelled, of what went through the lanes.
         dense_nbytes: of an AllReduce of all of it, begun in the hook's body.
         residuals: what this rank's parameters owe of steps before.
-        counts: live blocks of this rank and of the union, int64 [S] each, of what was compared.
+        counts: live blocks of this rank and of the union, in each segment that was compared.
         narrow: sums are made of ``buffer`` and rounded to its dtype by the plans ``owner`` and
             ``gather`` alone, whatever the plan's name, as an AllReduce would round at every rank.
         rounded: is told what the sums have lost by being rounded.
@@ -70,7 +70,7 @@ class Job:
     parts: list[Part] = field(default_factory=list)
     dense_nbytes: int = 0
     residuals: Residuals = field(default_factory=Residuals, repr=False)
-    counts: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    counts: tuple[list[int], list[int]] | None = field(default=None, repr=False)
     narrow: bool = False
     rounded: Rounded | None = field(default=None, repr=False)
     union: Tensor | None = field(default=None, repr=False)

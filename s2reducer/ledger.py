@@ -72,8 +72,7 @@ class Ledger:
                 self._lanes_nbytes += part.nbytes
                 self._cost += part.cost
             if job.counts is not None:
-                counts = zip(*(count.tolist() for count in job.counts), strict=True)
-                for record, (live, union) in zip(job.compared.records, counts, strict=True):
+                for record, live, union in zip(job.compared.records, *job.counts, strict=True):
                     record.steps += 1
                     record.live += live
                     record.union_live += union

@@ -134,8 +134,8 @@ def gather_rows(
     index = Index(
         bitmaps=torch.cat(bitmaps, dim=1),
         union=torch.cat(every),
-        counts=lengths,
-        union_counts=torch.tensor([union.numel() for union in unions]),
+        counts=lengths.tolist(),
+        union_counts=[union.numel() for union in unions],
         world_size=len(lists),
         nbytes=transport.bytes_sent - sent_before,
         rounds=2,
@@ -150,7 +150,7 @@ def spread(values: Sequence[Tensor], index: Index, rank: int) -> tuple[Tensor, T
         A flat tensor, undefined in the rows that this rank does not have, and its segments.
     """
     widths = [part.shape[1] for part in values]
-    numels = [n * width for n, width in zip(index.union_counts.tolist(), widths, strict=True)]
+    numels = [n * width for n, width in zip(index.union_counts, widths, strict=True)]
     segments = segments_of(numels, widths)
     own = torch.empty(sum(map(len, values)), dtype=torch.int64)
     ops.bitmap_positions(index.bitmaps[rank], own)

@@ -10,6 +10,7 @@ import math
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -168,6 +169,11 @@ class Layout:
     memory: LayoutMemory = field(default_factory=LayoutMemory)
     _parts: dict[tuple[bool, ...], "Layout"] = field(default_factory=dict, repr=False)
 
+    @cached_property
+    def rows(self) -> list[list[int]]:
+        """``segments`` as plain numbers: where they are few, tensors take longer to be asked."""
+        return self.segments.tolist()
+
     def part(self, kept: Sequence[bool]) -> "Layout":
         """The layout of the segments that are kept: the same offsets, other bits."""
         if all(kept):
@@ -175,8 +181,7 @@ class Layout:
         key = tuple(kept)
         part = self._parts.get(key)
         if part is None:
-            chosen = torch.tensor(key, dtype=torch.bool)
-            offsets, numels, blocks = self.segments[chosen, :3].t().tolist()
+            offsets, numels, blocks, _ = zip(*itertools.compress(self.rows, key), strict=True)
             part = layout_of(
                 segments_of(numels, blocks, offsets),
                 tuple(itertools.compress(self.records, key)),
@@ -188,7 +193,7 @@ class Layout:
     def ranges(self, kept: Sequence[bool]) -> Iterator[tuple[int, int]]:
         """Begin and end of the elements of the kept segments, where neighbours are one."""
         end = begin = 0
-        for (offset, numel, _, _), keep in zip(self.segments.tolist(), kept, strict=True):
+        for (offset, numel, _, _), keep in zip(self.rows, kept, strict=True):
             if keep and offset == end and end > begin:
                 end += numel
             elif keep:
@@ -198,9 +203,9 @@ class Layout:
         if end > begin:
             yield begin, end
 
-    def packed_numel(self, counts: Tensor) -> int:
+    def packed_numel(self, counts: Sequence[int]) -> int:
         """Elements of the packed form of so many live blocks a segment."""
-        return int((counts * self.blocks).sum())
+        return sum(count * block for count, (_, _, block, _) in zip(counts, self.rows, strict=True))
 
     def describe(self) -> str:
         """The bucket by its parameters, shortened."""
@@ -289,8 +294,8 @@ class LayoutCache:
         key = tuple(id(record) for layout in layouts for record in layout.records)
         group = self._groups.get(key)
         if group is None:
-            numels = [numel for layout in layouts for numel in layout.segments[:, 1].tolist()]
-            blocks = [block for layout in layouts for block in layout.blocks.tolist()]
+            numels = [numel for layout in layouts for _, numel, _, _ in layout.rows]
+            blocks = [block for layout in layouts for _, _, block, _ in layout.rows]
             records = tuple(record for layout in layouts for record in layout.records)
             self._groups.clear()  # groups change with the buckets' order, and not back
             group = self._groups[key] = layout_of(segments_of(numels, blocks), records)

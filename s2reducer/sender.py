@@ -289,11 +289,10 @@ def _dense_reason(job: Job, lossy: bool) -> str | None:
     kept = [True] * len(job.layout.records)
     if not chooser.probes(job.step):
         kept = [not record.stays_dense for record in job.layout.records]
-    numels = zip(job.layout.segments[:, 1].tolist(), kept, strict=True)
-    nbytes = buffer.element_size() * sum(numel for numel, keep in numels if keep)
+    numel = sum(numel for _, numel, _, _ in itertools.compress(job.layout.rows, kept))
     if buffer.nbytes < FLOOR_NBYTES:
         return f"bucket below {FLOOR_NBYTES // 1024} KiB"
-    if nbytes < FLOOR_NBYTES:
+    if numel * buffer.element_size() < FLOOR_NBYTES:
         return "stays dense"
     job.compared = job.layout.part(kept)
     return None

@@ -179,8 +179,7 @@ class _Bucket(_Kind[Tensor]):
             if int(pair[0] & pair[1]):
                 raise Disagreement(f"the ranks reduce different buckets: their {name} differ")
         places = split_positions(bitmap, layout)
-        counts = (torch.tensor([len(part) for part in parts]) for parts in (own.places, places))
-        self.job.counts = (next(counts), next(counts))
+        self.job.counts = (list(map(len, own.places)), list(map(len, places)))
         self.bitmap = bitmap
         finite = [not flag for flag in flags[: len(own.finite)].tolist()]
         return Union(places, finite, transport.bytes_sent - sent_before)

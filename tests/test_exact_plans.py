@@ -204,7 +204,8 @@ def test_the_choice_follows_the_bytes() -> None:
             random_numbers = torch.Generator().manual_seed(rank)
             live = torch.rand(4096, generator=random_numbers) < share
             bitmaps.append(reference.bitmap(live.nonzero().flatten().tolist(), 512))
-        return exchange._index(layout, torch.stack(bitmaps), nbytes=0, rounds=1)
+        ranks = torch.stack(bitmaps)
+        return exchange.Index(ranks, *exchange.united(layout, ranks), len(ranks), 0, 1)
 
     def chosen(density: list[float]) -> str:
         dense = dense_cost(layout.numel, torch.float32, len(density))

@@ -69,8 +69,8 @@ def costs(layout: Layout, index: Index, dtype: torch.dtype) -> dict[str, Cost]:
     """The cost of each sparse plan, with the index that dense can do without."""
     nranks = index.world_size
     width, wire_width = dtype.itemsize, WIRE_DTYPES[dtype].itemsize
-    each = (index.counts * layout.blocks).sum(1)
-    most, total = int(each.max()), int(each.sum())
+    each = [layout.packed_numel(counts) for counts in index.counts]
+    most, total = max(each), sum(each)
     union = layout.packed_numel(index.union_counts)
     reduced = 2 * (nranks - 1) / nranks * union * wire_width
     found = Cost(rounds=index.rounds, wire=index.nbytes, scan=layout.numel * width)
@@ -94,14 +94,12 @@ def stay_sparse(
     tells; and AllReduces beside the sparse rounds have to save what they take themselves.
     """
     nranks, width = index.world_size, dtype.itemsize
-    live = index.counts * layout.blocks
-    columns = (live.amax(0), live.sum(0), index.union_counts * layout.blocks)
-    elements = zip(*(column.tolist() for column in columns), strict=True)
-    numels = layout.segments[:, 1].tolist()
     kept, saved = [], 0.0
-    segments = zip(numels, elements, strict=True)
-    for numel, (most, total, union) in segments:
-        owner = _owner_cost(most, total, union, nranks, width)
+    of_ranks = zip(*index.counts, strict=True)
+    segments = zip(layout.rows, of_ranks, index.union_counts, strict=True)
+    for (_, numel, block, _), counts, union in segments:
+        most, total = block * max(counts), block * sum(counts)
+        owner = _owner_cost(most, total, block * union, nranks, width)
         sparse = constants.wire * owner.wire + constants.work * owner.work
         sparse *= constants.sparse_penalty
         dense = constants.dense * dense_cost(numel, dtype, nranks).dense

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from s2reducer import ops
-from s2reducer.exchange import Index
+from s2reducer.exchange import Index, united
 from s2reducer.plans.owner import OwnerPlan, make_plan
 from s2reducer.plans.sums import Rounded, Sum
 from s2reducer.segments import Layout, layout_of
@@ -69,7 +69,7 @@ def _chunks(layout: Layout, index: Index, dtype: torch.dtype) -> Iterator[tuple[
 
 def _cuts(layout: Layout, index: Index, union: int, numel: int) -> list[int]:
     """Words of the bitmap between which the union has about ``numel`` elements each, from 0 on."""
-    elements = torch.repeat_interleave(layout.blocks, index.union_counts).cumsum(0)
+    elements = torch.repeat_interleave(layout.blocks, torch.tensor(index.union_counts)).cumsum(0)
     ends = torch.arange(numel, union + numel, numel).clamp(max=union)
     words = index.positions[torch.searchsorted(elements, ends)] // 64 + 1
     return [0, *sorted(set(words.tolist()))]
@@ -78,19 +78,14 @@ def _cuts(layout: Layout, index: Index, union: int, numel: int) -> list[int]:
 def _cut(layout: Layout, index: Index, first: int, end: int) -> tuple[Layout, Index]:
     """The blocks whose bits are in these words of the bitmap."""
     rows = []
-    for offset, numel, block, bit in layout.segments.tolist():
+    for offset, numel, block, bit in layout.rows:
         begin, stop = max(0, (64 * first - bit) * block), min(numel, (64 * end - bit) * block)
         if begin < stop:
             rows.append((offset + begin, stop - begin, block, max(0, bit - 64 * first)))
     part = layout_of(torch.tensor(rows), ())
 
     bitmaps = index.bitmaps[:, 8 * first : 8 * end].contiguous()
-    union = index.union[8 * first : 8 * end]
-    counts = torch.empty(len(bitmaps) + 1, len(rows), dtype=torch.int64)
-    for bitmap, row in zip((*bitmaps, union), counts, strict=True):
-        ops.bitmap_count(bitmap, part.segments, row)
-    of_ranks, of_union = counts[:-1], counts[-1]
-    return part, Index(bitmaps, union, of_ranks, of_union, index.world_size, nbytes=0, rounds=0)
+    return part, Index(bitmaps, *united(part, bitmaps), index.world_size, nbytes=0, rounds=0)
 
 
 # ------------------------------------------------------------------------------------------------
