@@ -18,7 +18,7 @@ from s2reducer import ops
 from s2reducer.plans.contribution import split_positions
 from s2reducer.residuals import Residuals
 from s2reducer.segments import Layout, segments_of
-from s2reducer.select_ops import owed_add, owed_deliver
+from s2reducer.select_ops import owed_add, owed_round
 
 WIRE_DTYPE = torch.bfloat16
 
@@ -56,7 +56,7 @@ class Narrow:
         owed, narrow = torch.empty_like(rows), rows.new_empty(rows.numel(), dtype=WIRE_DTYPE)
         before = None if self._residuals is None else self._before(part, places, numels.tolist())
         owed_add(rows, before, owed, 1.0 / self._scale, parallel=False)
-        owed_deliver(owed, rows.numel(), None, narrow, self._scale, parallel=False)
+        owed_round(owed, narrow, self._scale, parallel=False)
         ops.blocks_scatter(narrow, part.segments, positions, self.buffer, parallel=False)
         if self._residuals is None:
             return

@@ -110,6 +110,11 @@ def owed_deliver(
     _ops.owed_deliver.default(owed, block, bitmap, values, scale, parallel)
 
 
+def owed_round(owed: Tensor, values: Tensor, scale: float = 1.0, parallel: bool = True) -> None:
+    """``owed_deliver`` of everything, of which there may be nothing."""
+    owed_deliver(owed, max(1, owed.numel()), None, values, scale, parallel)
+
+
 register_fakes(
     "select_top",
     "select_above",
