@@ -73,12 +73,14 @@ class Residuals:
 
     Attributes:
         scale: of this step's gradients.
-        rejected: whether the last step that was settled left nothing, as it was not finite.
+        rejected: whether the step before left nothing, as it was not finite.
+        in_use: whether some rank may owe something, which this rank alone could not tell.
     """
 
     def __init__(self) -> None:
         self.scale = 1.0
         self.rejected = False
+        self.in_use = False
         self._owed: dict[int, _Owed] = {}
         self._spare: dict[int, Tensor] = {}
         self._step = _Step()
@@ -86,6 +88,7 @@ class Residuals:
     def begin_step(self, scale: float) -> None:
         """Settles the step before; the gradients of this one are ``scale`` times too large."""
         self.settle()
+        self.rejected, self._step = self._step.rejected, _Step()
         self.scale = scale
 
     def reject(self) -> None:
@@ -94,10 +97,7 @@ class Residuals:
 
     def settle(self) -> None:
         """Makes what the step has left count, unless it was rejected; calling it again is fine."""
-        step, self._step = self._step, _Step()
-        if not (step.blocks or step.arrays or step.changes or step.rejected):
-            return
-        self.rejected = step.rejected
+        step, self._step = self._step, _Step(rejected=self._step.rejected)
         if step.rejected:
             self._spare.update(step.arrays)
             return
@@ -210,10 +210,6 @@ class Residuals:
             owed.blocks = Residual(saved["owed_blocks"], saved["owed_rows"])
         if "owed" in saved:
             owed.array = saved["owed"].clone()
-
-    def any(self) -> bool:
-        """Whether there is an array or a block."""
-        return any(owed.blocks or owed.array is not None for owed in self._owed.values())
 
     def _of(self, record: ParameterRecord) -> _Owed:
         return self._owed.setdefault(id(record), _Owed(record))

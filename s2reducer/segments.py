@@ -283,6 +283,11 @@ class LayoutCache:
         reference, _ = self._records.get(id(parameter), (None, None))
         return reference is not None and reference() is parameter
 
+    def parameters(self) -> list[Tensor]:
+        """Those that are still there."""
+        found = (reference() for reference, _ in self._records.values())
+        return [parameter for parameter in found if parameter is not None]
+
     def records(self) -> list[ParameterRecord]:
         """Of all parameters, in the order in which they became known."""
         return [record for _, record in self._records.values()]

@@ -77,6 +77,7 @@ class Sender:
             job.round = "making process groups"
             self._engine = engine_of(job.transport.group, job.buffer.device)
         job.plan = job.config.plan
+        job.residuals.in_use |= _owes(job, lossy)
         if lossy:
             lanes = self._engine.submit(job, partial(lossy_stage, job), self._lanes_done)
             return self._finish_later(job, [lanes], [], place, begun)
@@ -260,7 +261,17 @@ class Sender:
         return done
 
 
+def _owes(job: Job, lossy: bool) -> bool:
+    """Whether the bucket may leave something for the next step, on some rank."""
+    if lossy:
+        return job.config.error_feedback
+    return job.config.plan == "sketch" and job.config.sketch.owes
+
+
 def _is_finite(result: Tensor) -> bool:
+    """Elsewhere than on the CPU nothing is owed, whatever this says."""
+    if result.device.type not in SPARSE_DEVICES:
+        return True
     values = result._values() if result.is_sparse else result
     return ops.values_finite(values.reshape(-1), parallel=False)
 

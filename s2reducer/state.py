@@ -2,7 +2,6 @@
 """The state of one rank's hook: from a DDP bucket to a job, and back."""
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -282,7 +281,7 @@ class S2State:
             self._ledger.step_begins(previous=self.step)
             self.step += 1
             self._module.check_join()
-            self._begin_residuals(parameters)
+            self._begin_residuals()
         self._place = 0 if begins else self._place + 1
         layout = self._layouts.layout(parameters)
         if self._resumption is not None and not layout.memory.compared:
@@ -300,17 +299,17 @@ class S2State:
             )
         return layout
 
-    def _begin_residuals(self, parameters: Sequence[Tensor]) -> None:
+    def _begin_residuals(self) -> None:
         """What is owed is taken at the scale of this step.
 
-        A step whose gradients were not finite changes the parameters to what is not finite either,
+        A step whose gradients were not finite changes parameters to what is not finite either,
         unless somebody skipped it, who is most likely a GradScaler that then changed its scale.
         """
         scaler, residuals = self.scaler, self._residuals
         residuals.begin_step(1.0 if scaler is None else scaler.get_scale())
-        if scaler is not None or not residuals.rejected or not residuals.any():
+        if scaler is not None or not residuals.rejected or not residuals.in_use:
             return
-        if all(bool(parameter.isfinite().all()) for parameter in parameters):
+        if all(bool(parameter.isfinite().all()) for parameter in self._layouts.parameters()):
             raise ValueError(
                 "the step before was skipped, as its gradients were not finite, so that a "
                 "GradScaler may have changed its scale, in which this rank keeps what it owes: "
