@@ -121,8 +121,12 @@ class Config:
     @property
     def owes(self) -> bool:
         """Whether a step may leave something for the next."""
-        lossy = self.lossy and self.error_feedback
-        return lossy or (self.plan == "sketch" and self.sketch.owes)
+        return self.owes_blocks or (self.lossy and self.error_feedback)
+
+    @property
+    def owes_blocks(self) -> bool:
+        """Whether it may be what a sketch left."""
+        return self.plan == "sketch" and self.sketch.owes
 
     def dense_reason(self, dtype: torch.dtype) -> str | None:
         """Why these settings send gradients of ``dtype`` densely; None where they do not."""

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from s2reducer.config import Config
 from s2reducer.exchange import Header, Index, compare, identity, shared_index
 from s2reducer.job import Job
 from s2reducer.narrow import Narrow
-from s2reducer.segments import all_blocks
+from s2reducer.segments import ParameterRecord, all_blocks
 from s2reducer.selection import SharedTopK
 from s2reducer.selector import Selector
 from s2reducer.sketch_stages import sketch_stage
@@ -42,6 +43,14 @@ def _selected(job: Job) -> list[bool]:
     if select is None:
         return [False] * len(job.layout.records)
     return [select.selects_from(record.shape) for record in job.layout.records]
+
+
+def owes_array(config: Config, record: ParameterRecord) -> bool:
+    """Whether these settings may leave an array of a parameter (``residuals.py``)."""
+    if not config.error_feedback or record.dtype not in _DTYPES:
+        return False
+    narrows = config.wire is not None and record.dtype == torch.float32
+    return narrows or (config.select is not None and config.select.selects_from(record.shape))
 
 
 def lossy_stage(job: Job, transport: Transport) -> Stage | Begun[Tensor, Any]:

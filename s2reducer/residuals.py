@@ -192,10 +192,11 @@ class Residuals:
         blocks = rows.any(dim=1).nonzero().view(-1)
         return Residual(blocks, rows[blocks]) if blocks.numel() else None
 
-    def save(self, record: ParameterRecord) -> dict[str, Tensor]:
-        """What a parameter owes, to be given to ``load``; empty if nothing."""
+    def save(self, record: ParameterRecord, array: bool) -> dict[str, Tensor]:
+        """What a parameter owes, to be given to ``load``; ``array`` if there is to be one in any
+        case."""
         self.settle()
-        saved: dict[str, Tensor] = {}
+        saved = {"owed": torch.zeros(record.numel)} if array else {}
         owed = self._owed.get(id(record))
         if owed is not None and owed.blocks is not None:
             saved |= {"owed_blocks": owed.blocks.blocks, "owed_rows": owed.blocks.rows}

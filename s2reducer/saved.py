@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from s2reducer.config import Config
+from s2reducer.lossy import owes_array
 from s2reducer.residuals import Residuals
 from s2reducer.segments import ParameterRecord
 
@@ -17,11 +19,16 @@ _FORMAT = 1
 
 
 def save(
-    step: int, place: tuple[int, int], records: Sequence[ParameterRecord], residuals: Residuals
+    step: int,
+    place: tuple[int, int],
+    records: Sequence[ParameterRecord],
+    residuals: Residuals,
+    config: Config,
 ) -> dict[str, Any]:
     """Plain types and tensors, which ``torch.save`` and checkpoints take.
 
-    ``place`` is the rank and the world size, (0, 0) before the first step.
+    Arrays are there from the first step on, for a checkpoint to be loaded in place.  ``place`` is
+    the rank and the world size, (0, 0) before the first step.
     """
     parameters = []
     for record in records:
@@ -30,7 +37,7 @@ def save(
             "shape": list(record.shape),
             "unions": list(record.unions),
         }
-        parameters.append(saved | residuals.save(record))
+        parameters.append(saved | residuals.save(record, owes_array(config, record)))
     rank, world_size = place
     return {
         "format": _FORMAT,
@@ -55,6 +62,11 @@ class Resumption:
 
     saved: dict[str, Any]
     _done: int = field(default=0, init=False)
+
+    @property
+    def done(self) -> bool:
+        """Whether all has been given."""
+        return self._done >= len(self.saved["parameters"])
 
     def __post_init__(self) -> None:
         """Raises ValueError for what ``save`` did not make."""
@@ -93,29 +105,43 @@ class Resumption:
                 )
 
     def give(
-        self, records: Sequence[ParameterRecord], residuals: Residuals, place: tuple[int, int]
+        self,
+        records: Sequence[ParameterRecord],
+        residuals: Residuals,
+        place: tuple[int, int],
+        config: Config,
     ) -> None:
         """To the parameters that have become known since the last call.
 
         On another rank or world size nothing is owed: a rank's debts are in units of its own
-        gradient, and in another world somebody else may have them or nobody.
+        gradient, and in another world somebody else may have them or nobody.  Nor is what the
+        settings would never deliver.
         """
         self.check(records)
-        same = place == (self.saved["rank"], self.saved["world_size"])
-        dropped = 0
+        rank, world_size = place
+        there = (self.saved["rank"], self.saved["world_size"])
+        dropped = unwanted = 0
         pairs = zip(records, self.saved["parameters"], strict=False)
         for record, saved in list(pairs)[self._done :]:
             record.unions = list(saved["unions"])
-            if same:
-                residuals.load(record, saved)
-            elif "owed" in saved or "owed_rows" in saved:
+            if not any(name in saved and saved[name].any() for name in ("owed", "owed_rows")):
+                continue
+            if place != there:
                 dropped += 1
+            elif owes_array(config, record) if "owed" in saved else config.owes_blocks:
+                residuals.load(record, saved)
+            else:
+                unwanted += 1
         if dropped:
-            rank, world_size = place
             warnings.warn(
-                f"this state was saved on rank {self.saved['rank']} of {self.saved['world_size']} "
-                f"and goes on as rank {rank} of {world_size}: what {dropped} parameters owed is "
-                "dropped",
+                f"this state was saved on rank {there[0]} of {there[1]} and goes on as rank {rank} "
+                f"of {world_size}: what {dropped} parameters owed is dropped",
+                stacklevel=2,
+            )
+        if unwanted:
+            warnings.warn(
+                f"this state was saved with other settings of what is sent later: what {unwanted} "
+                "parameters owed is dropped, as these settings would never send it",
                 stacklevel=2,
             )
         self._done = len(records)

@@ -263,9 +263,7 @@ class Sender:
 
 def _owes(job: Job, lossy: bool) -> bool:
     """Whether the bucket may leave something for the next step, on some rank."""
-    if lossy:
-        return job.config.error_feedback
-    return job.config.plan == "sketch" and job.config.sketch.owes
+    return job.config.error_feedback if lossy else job.config.owes_blocks
 
 
 def _is_finite(result: Tensor) -> bool:

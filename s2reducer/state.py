@@ -207,7 +207,7 @@ class S2State:
         place = (0, 0)
         if self._transport is not None:
             place = (self._transport.rank, self._transport.world_size)
-        return save(self.step, place, records, self._residuals)
+        return save(self.step, place, records, self._residuals, self.config)
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Goes on where ``state_dict`` was called; to be called before the first step.
@@ -282,12 +282,15 @@ class S2State:
             self.step += 1
             self._module.check_join()
             self._begin_residuals()
+            if self._resumption is not None and self._resumption.done:
+                self._resumption = None  # and what it holds
         self._place = 0 if begins else self._place + 1
         layout = self._layouts.layout(parameters)
         if self._resumption is not None and not layout.memory.compared:
             group = self.process_group or dist.group.WORLD
             place = (dist.get_rank(group), dist.get_world_size(group))
-            self._resumption.give(self._layouts.records(), self._residuals, place)
+            records = self._layouts.records()
+            self._resumption.give(records, self._residuals, place, self.config)
         if self._previous is not None:
             self._previous.memory.followed = not begins
         self._previous = layout

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import random
+import shutil
 import tempfile
 import warnings
 from pathlib import Path
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
-from s2reducer import S2State, SketchConfig, s2_hook
+from s2reducer import RandomK, S2State, SharedTopK, SketchConfig, Threshold, TopK, s2_hook
 
 SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 SHAPES = [(900, 16), (400, 32), (70,)]
@@ -40,7 +41,7 @@ def gradients(seed: int, step: int, rank: int) -> dict[int, Tensor]:
     numbers = torch.Generator().manual_seed(seed + 1000 * step + rank)
     result = {}
     for number, shape in enumerate(SHAPES):
-        values = 2.0 * torch.randint(-9, 10, shape, generator=numbers)
+        values = 2.0 * torch.randint(-900, 901, shape, generator=numbers)
         values[torch.rand(shape[0], generator=numbers) >= 0.1] = 0.0
         result[number] = values
     return result
@@ -117,6 +118,68 @@ def resume(seed: int, settings: dict[str, Any], by_hand: bool) -> bool:
     second.run(seed, range(3, 6))
     assert second.state.step == 6
     return all(torch.equal(a, b) for a, b in zip(whole.weights(), second.weights(), strict=True))
+
+
+def fresh_process(seed: int, settings: dict[str, Any], way: str) -> list[bool]:
+    """The same, saved in the middle of a warm-up; and whether anything was owed then."""
+    whole = Training(settings)
+    whole.run(seed, range(6))
+    first = Training(settings)
+    first.run(seed, range(3))
+    saved = first.save()
+    owes = any(bool(part.any()) for part in first.owed())
+    second = Training(settings)
+    if way == "checkpoint":
+        saved["state"] = through_a_checkpoint(saved["state"], second.state.state_dict())
+    elif way == "pickle":
+        with pytest.warns(UserWarning, match="without its process group"):
+            saved["state"] = pickle.loads(pickle.dumps(first.state)).state_dict()
+    else:
+        saved = through_a_file(saved)
+    second.load(saved)
+    second.run(seed, range(3, 6))
+    pairs = [*zip(whole.weights(), second.weights(), strict=True)]
+    pairs += zip(whole.owed(), second.owed(), strict=True)
+    return [owes, *(torch.equal(a, b) for a, b in pairs)]
+
+
+def through_a_checkpoint(saved: dict[str, Any], fresh: dict[str, Any]) -> dict[str, Any]:
+    """``saved``, loaded into what a state gives that has not taken a step."""
+    rank = dist.get_rank()
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder)
+    dcp.save({f"rank{rank}": saved}, checkpoint_id=folder[0])
+    loaded = {f"rank{rank}": fresh}
+    dcp.load(loaded, checkpoint_id=folder[0])
+    dist.barrier()
+    if rank == 0:
+        shutil.rmtree(folder[0])
+    return loaded[f"rank{rank}"]
+
+
+LOSSY: dict[str, dict[str, Any]] = {
+    "top": {"select": TopK(0.1, block=8), "deterministic": True},
+    "warm elements": {"select": TopK(0.001, block=1, warmup_steps=5), "plan": "gather"},
+    "shared": {"select": SharedTopK(0.1), "plan": "owner"},
+    "random": {"select": RandomK(0.1), "plan": "dense"},
+    "threshold": {"select": Threshold(500.0), "plan": "union"},
+    "narrow": {"wire": "bf16", "deterministic": True},
+    "both": {"wire": "bf16", "select": TopK(0.1), "plan": "owner"},
+    "sketch": {"select": TopK(0.1), "plan": "sketch"},
+}
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_lossy_modes_end_at_the_same_bits(ranks: Ranks, name: str) -> None:
+    for equal in ranks.run(2, fresh_process, SEED, LOSSY[name], "file"):
+        assert all(equal)
+
+
+@pytest.mark.parametrize("way", ["pickle", "checkpoint"])
+@pytest.mark.parametrize("name", ["top", pytest.param("both", marks=pytest.mark.slow)])
+def test_other_ways_to_save_lossy_modes(ranks: Ranks, name: str, way: str) -> None:
+    for equal in ranks.run(2, fresh_process, SEED, LOSSY[name], way):
+        assert all(equal)
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
@@ -209,6 +272,46 @@ def test_another_world_size_drops_what_is_owed_and_says_so(ranks: Ranks) -> None
     for rank, text in enumerate(texts[:2]):
         assert f"saved on rank {rank} of 3 and goes on as rank {rank} of 2" in text
         assert "parameters owed is dropped" in text
+
+
+def other_settings(seed: int, before: dict[str, Any], after: dict[str, Any]) -> tuple[str, bool]:
+    """What a state says that goes on with other settings, and whether it owes what was owed."""
+    first = Training(before)
+    first.run(seed, range(3))
+    owed = first.owed()
+    second = Training(after)
+    second.state.load_state_dict(through_a_file(first.save())["state"])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        zeros = {number: torch.zeros(shape) for number, shape in enumerate(SHAPES)}
+        second.ddp(zeros).backward()  # of which nothing is sent, and nothing is owed
+    kept = all(map(torch.equal, owed, second.owed()))
+    return " ".join(str(warning.message) for warning in told), kept
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"select": TopK(0.1)}, {}),
+        ({"select": TopK(0.1)}, {"select": TopK(0.1), "error_feedback": False}),
+        ({"select": TopK(0.1)}, {"select": TopK(0.1, least_numel=1 << 20)}),
+        (DEFERS, {"plan": "owner"}),
+    ],
+)
+def test_what_other_settings_would_never_send_is_dropped_and_they_say_so(
+    ranks: Ranks, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    for text, kept in ranks.run(2, other_settings, SEED, before, after):
+        assert "parameters owed is dropped, as these settings would never send it" in text
+        assert not kept
+
+
+@pytest.mark.parametrize(
+    "after",
+    [{"select": RandomK(0.5, block=7)}, {"wire": "bf16"}, {"select": TopK(0.1), "block": 5}],
+)
+def test_what_a_selection_left_goes_on_in_other_blocks(ranks: Ranks, after: dict[str, Any]) -> None:
+    assert ranks.run(2, other_settings, SEED, {"select": TopK(0.1)}, after) == [("", True)] * 2
 
 
 def load_on_one_rank(seed: int) -> str:
