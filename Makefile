@@ -13,21 +13,24 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 
 C_FILES := $(wildcard csrc/*.c csrc/cpu/*.c)
+CUDA_FILES := $(wildcard csrc/cuda/*.cu)
+CUDA_HEADERS := $(wildcard csrc/*.h csrc/cpu/half.h csrc/cuda/*.h csrc/cuda/*.cuh)
 SOURCES := $(C_FILES) $(wildcard csrc/*.h csrc/*/*.h csrc/*/*.cpp)
-OTHER_C_FILES := $(wildcard tests/c/*.c tests/c/*.h benchmarks/*.c)
+OTHER_C_FILES := $(wildcard tests/c/*.c tests/c/*.h tests/cuda/*.[ch] tests/cuda/*/* benchmarks/*.c)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help build test test-fast pytest lint compile sanitize demo bench dist clean FORCE
+.PHONY: help build test test-fast pytest lint compile cuda sanitize demo bench dist clean FORCE
 
 help:
 	@echo 'make build      the package, in place'
 	@echo 'make demo       trains a language model with and without s2reducer (DEMO_ARGS=...)'
-	@echo 'make test       everything: lint, compile, sanitize, pytest (TEST_ARGS=...)'
+	@echo 'make test       everything: lint, compile, cuda, sanitize, pytest (TEST_ARGS=...)'
 	@echo 'make test-fast  the tests for daily work'
 	@echo 'make lint       ruff, mypy, clang-format'
 	@echo 'make compile    the C core with gcc and clang and all warnings, without any build system'
+	@echo 'make cuda       the CUDA kernels with nvcc and all warnings, for all architectures'
 	@echo 'make sanitize   the C tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make bench      kernels beside a plain read and plain copies (BENCH_ARGS=...)'
 	@echo 'make dist       sdist and wheel, in dist/'
@@ -84,7 +87,7 @@ build: $(BUILT)
 # ------------------------------------------------------------------------------------------------
 
 # pytest comes last, so that its summary is the last thing to be seen.
-test: lint compile sanitize pytest
+test: lint compile cuda sanitize pytest
 
 pytest: $(BUILT)
 	$(PY) -m pytest $(TEST_ARGS)
@@ -96,7 +99,8 @@ lint: $(BUILT)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy --strict s2reducer
-	$(VENV)/bin/clang-format --dry-run -Werror $(SOURCES) $(OTHER_C_FILES)
+	$(VENV)/bin/clang-format --dry-run -Werror $(SOURCES) $(OTHER_C_FILES) $(CUDA_FILES) \
+	    $(filter %.cuh,$(CUDA_HEADERS))
 
 compile: compile-gcc compile-clang
 
@@ -112,6 +116,27 @@ compile-%:
 	         '(on Debian: apt install $*).' >&2; \
 	    test -z "$$CI"; \
 	fi
+
+# The code for 8.0 runs on 8.6 and 8.9 as well, and from the PTX comes that for what is newer than
+# 9.0.  The bits of the C core need -fmad=false: see csrc/cuda/launch.h.
+NVCC ?= nvcc
+NVCC_FLAGS := -std=c++17 -O3 -fmad=false --threads 2 -Werror all-warnings \
+              -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden \
+              -gencode arch=compute_75,code=sm_75 -gencode arch=compute_80,code=sm_80 \
+              -gencode arch=compute_90,code=[sm_90,compute_90]
+
+# A machine without nvcc has no use for them, and the emulator's tests none for nvcc.
+cuda:
+	@if command -v $(NVCC) >/dev/null; then \
+	    $(MAKE) --no-print-directory build/cuda/.compiled; \
+	else \
+	    echo 'Left out: the CUDA kernels, since nvcc is not installed.' >&2; \
+	fi
+
+build/cuda/.compiled: $(CUDA_FILES) $(CUDA_HEADERS) Makefile
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) -odir $(@D) -c $(CUDA_FILES)
+	@touch $@
 
 sanitize: | $(VENV)/bin/python
 	$(MAKE) -C tests/c run SANITIZE=1
@@ -132,3 +157,4 @@ dist: $(BUILT)
 clean:
 	rm -rf build dist *.egg-info s2reducer/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	$(MAKE) -C tests/c clean
+	$(MAKE) -C tests/cuda clean

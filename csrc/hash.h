@@ -10,18 +10,14 @@
 
 #include <stdint.h>
 
-#ifdef __CUDACC__
-#define S2_HASH_INLINE static __host__ __device__ inline
-#else
-#define S2_HASH_INLINE static inline
-#endif
+#include "inline.h"
 
 /*
  * SplitMix64: the state after `number` + 1 steps from `seed`, finalised (Steele, Lea, Flood: Fast
  * Splittable Pseudorandom Number Generators, OOPSLA 2014; the finaliser's constants are Stafford's
  * variant 13).  All arithmetic is modulo 2^64.
  */
-S2_HASH_INLINE uint64_t s2_hash(uint64_t seed, uint64_t number)
+S2_INLINE uint64_t s2_hash(uint64_t seed, uint64_t number)
 {
     uint64_t z = seed + (number + 1) * UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -33,7 +29,7 @@ S2_HASH_INLINE uint64_t s2_hash(uint64_t seed, uint64_t number)
  * A number below n from a hash, for n up to 2^32: its upper half as a fraction of n.  Quicker than
  * a remainder, and as fair: each number has floor or ceil of 2^32 / n of the hashes.
  */
-S2_HASH_INLINE uint32_t s2_hash_below(uint64_t hash, uint32_t n)
+S2_INLINE uint32_t s2_hash_below(uint64_t hash, uint32_t n)
 {
     return (uint32_t)(((hash >> 32) * n) >> 32);
 }
@@ -61,7 +57,7 @@ typedef struct s2_place {
  * `block_hash` is s2_hash(seed, id): one for a block, then one more for each row.  The cell is made
  * of the upper half and the sign of the lowest bit, so that neither tells of the other.
  */
-S2_HASH_INLINE s2_place s2_place_of(uint64_t block_hash, uint32_t row, uint32_t width)
+S2_INLINE s2_place s2_place_of(uint64_t block_hash, uint32_t row, uint32_t width)
 {
     s2_place place;
     uint64_t hash = s2_hash(block_hash, row);

@@ -67,6 +67,8 @@ typedef enum s2_status {
     S2_BAD_SKETCH,   /* a shape breaks a rule of s2_sketch, or two sketches are not of one kind */
     S2_BAD_FACTOR,   /* a factor, a scale or a threshold is not a number that the function takes */
     S2_BAD_VARIANT,  /* not one of s2_variant, or not one that this machine can run */
+    S2_BAD_ADDRESS,  /* a device pointer is not aligned as cuda/s2_cuda.h wants it */
+    S2_CUDA_ERROR,   /* the CUDA runtime refused a launch, or had an error pending before it */
 } s2_status;
 
 /* A sentence fragment for `status`, such as "a segment breaks a rule of the layout"; never NULL. */

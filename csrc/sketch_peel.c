@@ -16,6 +16,7 @@
  */
 #include <math.h>
 
+#include "peel_bound.h"
 #include "sketch.h"
 
 /* ---------------------------------------------------------------------------------------------- */
@@ -94,20 +95,10 @@ static void mark(struct peeling *p, uint32_t number)
     p->marks[number / 64] |= UINT64_C(1) << number % 64;
 }
 
-/* The square of a bound.  Exact in double, so that a fused multiply-add changes nothing. */
-static double square(float bound) { return (double)bound * (double)bound; }
-
-/* What roundings in `cell` can have made of a block whose largest magnitude is 1, squared: see
- * s2.h.  A power of two, so that products with squares are exact, too. */
+/* What roundings in `cell` can have made of a block whose largest magnitude is 1, squared. */
 static double roundings(const struct peeling *p, const struct cell *cell)
 {
-    const int64_t count = 2 * (int64_t)cell->load + p->nranks - 3;
-    double power = 1;
-
-    if (count == 0) return 0;
-    while (power < (double)count)
-        power *= 2;
-    return power * 0x1p-46;
+    return s2_peel_roundings(cell->load, p->nranks);
 }
 
 /* Before any block is read. */
@@ -118,7 +109,8 @@ static void start_cell(struct peeling *p, int64_t c)
     cell->load = cell->count;
     if (cell->count == 1) mark(p, cell->numbers);
     if (p->magnitudes != NULL && cell->load != 0)
-        cell->bound = (float)sqrt(roundings(p, cell) * square(p->magnitudes[c]) / cell->load);
+        cell->bound =
+            (float)sqrt(roundings(p, cell) * s2_peel_square(p->magnitudes[c]) / cell->load);
 }
 
 /* Fills the cells and marks the blocks that are alone in one. */
@@ -166,7 +158,8 @@ static void take(struct peeling *p, const struct s2_move *moves, int64_t n)
     for (int64_t k = 0; k < n; k++) {
         const struct cell *cell = &p->cells[moves[k].cell];
         int64_t i = moves[k].index;
-        p->bounds[i] = (float)sqrt(square(cell->bound) + roundings(p, cell) * square(p->norms[i]));
+        p->bounds[i] = (float)sqrt(s2_peel_square(cell->bound) +
+                                   roundings(p, cell) * s2_peel_square(p->norms[i]));
         p->decoded[i] = 1;
     }
 }
@@ -235,9 +228,9 @@ static void subtract_blocks(struct peeling *p, int64_t count, bool were_alone)
             struct cell *cell = &p->cells[moves[m].cell];
             int64_t i = moves[m].index;
             if (cell->count == 0) continue;
-            cell->bound =
-                (float)sqrt(square(cell->bound) +
-                            (square(p->bounds[i]) + roundings(p, cell) * square(p->norms[i])));
+            cell->bound = (float)sqrt(
+                s2_peel_square(cell->bound) +
+                (s2_peel_square(p->bounds[i]) + roundings(p, cell) * s2_peel_square(p->norms[i])));
             moves[nleft++] = moves[m];
         }
         p->kernels->sketch_add(p->table, p->values, p->sketch->block, moves, nleft);

@@ -24,6 +24,10 @@ const char *s2_status_string(s2_status status)
         return "a factor, a scale or a threshold is not a number that the function takes";
     case S2_BAD_VARIANT:
         return "a kernel variant is unknown, or this machine cannot run it";
+    case S2_BAD_ADDRESS:
+        return "a device pointer is not aligned";
+    case S2_CUDA_ERROR:
+        return "the CUDA runtime refused a launch, or had an error pending before it";
     }
     return "an unknown status";
 }

@@ -11,27 +11,29 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t s2_float_bits(float value)
+#include "../inline.h"
+
+S2_INLINE uint32_t s2_float_bits(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, 4);
     return bits;
 }
 
-static inline float s2_float_from_bits(uint32_t bits)
+S2_INLINE float s2_float_from_bits(uint32_t bits)
 {
     float value;
     memcpy(&value, &bits, 4);
     return value;
 }
 
-static inline float s2_float_from_bf16(uint16_t half)
+S2_INLINE float s2_float_from_bf16(uint16_t half)
 {
     return s2_float_from_bits((uint32_t)half << 16);
 }
 
 /* Round to nearest even: add just under half a unit of the kept part, and one more if it is odd. */
-static inline uint16_t s2_bf16_from_float(float value)
+S2_INLINE uint16_t s2_bf16_from_float(float value)
 {
     uint32_t bits = s2_float_bits(value);
     uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -39,7 +41,7 @@ static inline uint16_t s2_bf16_from_float(float value)
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
 }
 
-static inline float s2_float_from_f16(uint16_t half)
+S2_INLINE float s2_float_from_f16(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16;
     uint32_t magnitude = half & 0x7fff;
@@ -52,7 +54,7 @@ static inline float s2_float_from_f16(uint16_t half)
     return s2_float_from_bits(sign | bits);
 }
 
-static inline uint16_t s2_f16_from_float(float value)
+S2_INLINE uint16_t s2_f16_from_float(float value)
 {
     uint32_t bits = s2_float_bits(value);
     uint32_t sign = (bits >> 16) & 0x8000;

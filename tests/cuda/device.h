@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * device.h - memory of the emulated device, which only kernels can touch, and calls of s2_cuda.h.
+ */
+#ifndef S2_DEVICE_H
+#define S2_DEVICE_H
+
+#include "cases.h"
+#include "cuda/s2_cuda.h"
+#include "test_util.h"
+
+/* The stream that all work must be enqueued on. */
+extern s2_cuda_stream const device_stream;
+
+/* Memory for an argument: as guarded as tests/c has it. */
+enum { DEVICE_ARRAYS = 16, DEVICE_NBYTES = 1 << 22 };
+
+/* An array of the device, with the contents of `source`, or bytes without meaning if that is NULL.
+ * Its address is a multiple of `unit`.  `array` is a number below DEVICE_ARRAYS. */
+void *device_array(int array, const void *source, int64_t nbytes, int64_t unit);
+
+/* The layout, with its segments in array 0. */
+s2_cuda_layout device_layout(const case_layout *c);
+
+void device_new(void);
+void device_delete(void);
+
+/* Fails where memory around an array has changed. */
+void device_check(void);
+
+/*
+ * Calls a function of s2_cuda.h, whose last argument is device_stream.  Until it returns, arrays of
+ * the device can be touched by kernels alone, and `layout` by the host alone.  Both may be wrong
+ * without being noticed where host and device share their addresses, as they do here.
+ */
+#define ON_DEVICE(layout, call)                                                                    \
+    do {                                                                                           \
+        device_call_begin(layout);                                                                 \
+        s2_status status_ = (call);                                                                \
+        device_call_end();                                                                         \
+        CHECK(status_ == S2_OK);                                                                   \
+        device_check();                                                                            \
+    } while (0)
+
+void device_call_begin(const case_layout *layout);
+void device_call_end(void);
+
+/* The runtime has an error, which cudaGetLastError() says once. */
+void device_set_error(void);
+
+/* ------------------------------------ For the emulator alone ---------------------------------- */
+
+void device_work_begin(s2_cuda_stream stream);
+void device_work_end(void);
+int device_take_error(void);
+
+#endif /* S2_DEVICE_H */
