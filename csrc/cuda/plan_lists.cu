@@ -196,7 +196,7 @@ static __global__ void fill_lists(plan p, const int16_t *owners, int64_t rank,
                     push(&to.received, compact_bits[i]);
             }
         }
-        __syncthreads();
+        /* The barriers of the next prefix come before the next entries. */
     }
 }
 

@@ -166,6 +166,51 @@ s2_status s2_cuda_plan_lists(const s2_cuda_layout *layout, const uint8_t *bitmap
                              s2_segment *compact, void *scratch, int64_t scratch_nbytes,
                              s2_cuda_stream stream);
 
+/* ============================================================================================== */
+/*                                            Sketch                                              */
+/* ============================================================================================== */
+
+/*
+ * Fewer than 2^31 blocks.  Cells take their blocks in the order of their ids, from lists that are
+ * made anew by every call; time and scratch are in proportion to the cells and to the blocks, as
+ * long as few blocks share a cell.
+ */
+
+/* For s2_cuda_sketch_insert(), s2_cuda_sketch_subtract() and s2_cuda_sketch_weigh(). */
+s2_status s2_cuda_sketch_scratch_nbytes(const s2_sketch *sketch, int64_t capacity, int64_t *nbytes);
+
+s2_status s2_cuda_sketch_insert(const s2_sketch *sketch, float *table, const int64_t *ids,
+                                int64_t capacity, const int64_t *count, const float *values,
+                                void *scratch, int64_t scratch_nbytes, s2_cuda_stream stream);
+s2_status s2_cuda_sketch_subtract(const s2_sketch *sketch, float *table, const int64_t *ids,
+                                  int64_t capacity, const int64_t *count, const float *values,
+                                  void *scratch, int64_t scratch_nbytes, s2_cuda_stream stream);
+
+s2_status s2_cuda_sketch_merge(const s2_sketch *sketch, float *table, const s2_sketch *other,
+                               const float *other_table, s2_cuda_stream stream);
+
+s2_status s2_cuda_sketch_weigh(const s2_sketch *sketch, float *magnitudes, const int64_t *ids,
+                               int64_t capacity, const int64_t *count, const float *values,
+                               void *scratch, int64_t scratch_nbytes, s2_cuda_stream stream);
+
+s2_status s2_cuda_sketch_estimate(const s2_sketch *sketch, const float *table, const int64_t *ids,
+                                  int64_t capacity, const int64_t *count, float *values,
+                                  s2_cuda_stream stream);
+
+s2_status s2_cuda_sketch_peel_scratch_nbytes(const s2_sketch *sketch, int64_t capacity,
+                                             int64_t *nbytes);
+
+/*
+ * `max_rounds` is 1 or more: so many rounds are enqueued, since the host does not wait to see which
+ * is the last.  Those behind the last do nothing, each for the time of three launches.
+ */
+s2_status s2_cuda_sketch_peel(const s2_sketch *sketch, float *table, const int64_t *ids,
+                              int64_t capacity, const int64_t *count, int64_t nranks,
+                              const float *magnitudes, int64_t max_rounds, float *values,
+                              uint8_t *decoded, float *bounds, float *norms, void *scratch,
+                              int64_t scratch_nbytes, int64_t *ndecoded, int64_t *nrounds,
+                              s2_cuda_stream stream);
+
 #ifdef __cplusplus
 }
 #endif

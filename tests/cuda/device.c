@@ -41,6 +41,28 @@ s2_cuda_layout device_layout(const case_layout *c)
     return (s2_cuda_layout){&c->layout, device_array(0, c->layout.segments, nbytes, 8)};
 }
 
+case_layout many_segments_new(void)
+{
+    case_layout c;
+    memset(&c, 0, sizeof(c));
+    c.memory = guarded_new(MANY_SEGMENTS * (int64_t)sizeof(s2_segment));
+    s2_segment *segments =
+        guarded_place(&c.memory, MANY_SEGMENTS * (int64_t)sizeof(s2_segment), (placement){1, 0});
+    int64_t offset = 0, bit = 0;
+    for (int s = 0; s < MANY_SEGMENTS; s++) {
+        int64_t block = 1 + random_below(5), numel = random_below(20) * random_below(2);
+        offset += random_below(3);
+        bit += 64 * (random_below(4) == 0);
+        segments[s] = (s2_segment){offset, numel, block, bit};
+        offset += numel;
+        bit = (bit + (numel + block - 1) / block + 63) / 64 * 64;
+        c.nblocks += (numel + block - 1) / block;
+    }
+    c.layout = (s2_layout){segments, MANY_SEGMENTS, offset};
+    CHECK(s2_layout_bitmap_nbytes(&c.layout, &c.bitmap_nbytes) == S2_OK);
+    return c;
+}
+
 void device_check(void)
 {
     for (int i = 0; i < DEVICE_ARRAYS; i++)

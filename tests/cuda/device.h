@@ -22,6 +22,10 @@ void *device_array(int array, const void *source, int64_t nbytes, int64_t unit);
 /* The layout, with its segments in array 0. */
 s2_cuda_layout device_layout(const case_layout *c);
 
+/* A layout of more segments than a thread block has threads, empty ones and gaps among them. */
+enum { MANY_SEGMENTS = 600 };
+case_layout many_segments_new(void);
+
 void device_new(void);
 void device_delete(void);
 

@@ -141,10 +141,10 @@ static void test_positions(int i)
     free(wanted);
 }
 
-/* Several tiles of words, and several rounds of the one thread block that adds up tiles. */
+/* Three rounds of the one thread block that adds up the tiles of words. */
 static void test_long_bitmap(void)
 {
-    int64_t nbytes = 8 * (256 * 256 + 1000), scratch_nbytes;
+    int64_t nbytes = 8 * (256 * 512 + 1000), scratch_nbytes;
     uint8_t *host = test_malloc(nbytes);
     int64_t *wanted = test_malloc(64 * nbytes), n = 0;
     memset(host, 0, (size_t)nbytes);

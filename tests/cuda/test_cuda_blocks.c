@@ -11,17 +11,10 @@ static int64_t *positions, npositions, packed_numel; /* of the case */
 
 /* ------------------------------------------- Cases -------------------------------------------- */
 
-/* A layout, and which of its blocks are live. */
-static void draw_case(void)
+/* Which blocks of the layout are live. */
+static void draw_positions(void)
 {
     static const int percents[] = {0, 2, 20, 50, 100};
-    if (random_chance(40)) {
-        int64_t block = block_lengths[random_below(nblock_lengths)];
-        int64_t nblocks = 1 + random_below(1 + MAX_NUMEL / block);
-        case_layout_single(&c, block, block * nblocks - random_below(block), random_below(70));
-    } else {
-        case_layout_random(&c, (int64_t)1 << random_below(13));
-    }
     uint8_t *bitmap = test_malloc(c.bitmap_nbytes);
     case_bitmap(&c.layout, percents[random_below(COUNT(percents))], bitmap, c.bitmap_nbytes);
     free(positions);
@@ -29,6 +22,18 @@ static void draw_case(void)
     npositions = oracle_bitmap_positions(bitmap, c.bitmap_nbytes, positions);
     CHECK(s2_blocks_packed_numel(&c.layout, positions, npositions, &packed_numel) == S2_OK);
     free(bitmap);
+}
+
+static void draw_case(void)
+{
+    if (random_chance(40)) {
+        int64_t block = block_lengths[random_below(nblock_lengths)];
+        int64_t nblocks = 1 + random_below(1 + MAX_NUMEL / block);
+        case_layout_single(&c, block, block * nblocks - random_below(block), random_below(70));
+    } else {
+        case_layout_random(&c, (int64_t)1 << random_below(13));
+    }
+    draw_positions();
 }
 
 static void name_case(const char *verb, int i, s2_dtype from, s2_dtype to, double divisor)
@@ -72,9 +77,8 @@ static const double divisors[] = {1, 2, 3, 8, 0.75, 1024};
 
 /* ------------------------------------------- Runs --------------------------------------------- */
 
-static void test_runs(int i)
+static void check_runs(int i)
 {
-    draw_case();
     name_case("runs", i, S2_FLOAT32, S2_FLOAT32, 1);
     call at = call_new();
     int64_t first = 0, packed = 0;
@@ -87,6 +91,17 @@ static void test_runs(int i)
     }
     CHECK(at.runs[c.layout.nsegments].first == npositions);
     CHECK(at.runs[c.layout.nsegments].packed == packed_numel && packed == packed_numel);
+}
+
+/* The one thread block that makes runs goes round several times. */
+static void test_many_segments(void)
+{
+    c = many_segments_new();
+    for (int i = 0; i < 5; i++) {
+        draw_positions();
+        check_runs(i);
+    }
+    case_layout_delete(&c);
 }
 
 /* ------------------------------------------- Moves -------------------------------------------- */
@@ -153,7 +168,7 @@ static void test_moves(void)
 {
     for (int i = 0; i < 160; i++) {
         s2_dtype from = all_dtypes[i % 4], to = all_dtypes[i / 4 % 4];
-        double divisor = divisors[random_below(COUNT(divisors))];
+        double divisor = random_chance(40) ? 1 : divisors[random_below(COUNT(divisors))];
         if (oracle_converts(from, to, divisor)) {
             test_gather(i, from, to, divisor);
             test_scatter(i, from, to, divisor);
@@ -220,15 +235,18 @@ int main(void)
     test_begin("test_cuda_blocks");
     device_new();
     c = case_layout_new();
-    for (int i = 0; i < 40; i++)
-        test_runs(i);
+    for (int i = 0; i < 40; i++) {
+        draw_case();
+        check_runs(i);
+    }
     test_moves();
     for (int i = 0; i < 40; i++)
         test_no_place(i);
     for (int i = 0; i < 40; i++)
         test_clear_dead(i);
-    free(positions);
     case_layout_delete(&c);
+    test_many_segments();
+    free(positions);
     device_delete();
     return test_end();
 }

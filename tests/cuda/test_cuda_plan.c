@@ -17,7 +17,7 @@ enum {
     COMPACT,
     SCRATCH
 };
-enum { MAX_NBYTES = 1 << 12, MAX_BLOCKS = 1 << 12 };
+enum { MAX_NBYTES = 1 << 13, MAX_BLOCKS = 1 << 12 };
 
 static case_layout c;
 static uint8_t bitmaps[S2_MAX_RANKS * MAX_NBYTES];
@@ -32,20 +32,9 @@ static int64_t random_nranks(void)
     return random_chance(30) ? 1 + random_below(20) : numbers[random_below(COUNT(numbers))];
 }
 
-/* Ranks alike, or one that has much more than the others, so that caps are not even. */
-static void draw_case(int i)
+/* Which ranks touch which blocks of the layout. */
+static void draw_bitmaps(int percent, int64_t heavy)
 {
-    static const int percents[] = {1, 10, 50, 100};
-    nranks = i == 0 ? S2_MAX_RANKS : random_nranks();
-    int64_t max_numel = (int64_t)1 << random_below(nranks > 16 ? 11 : 13);
-    int64_t heavy = random_chance(50) ? random_below(nranks) : -1;
-    int percent = percents[random_below(COUNT(percents))];
-    if (random_chance(40)) {
-        int64_t block = 1 + random_below(9);
-        case_layout_single(&c, block, random_below(max_numel), random_below(5));
-    } else {
-        case_layout_random(&c, max_numel);
-    }
     nbytes = c.bitmap_nbytes;
     CHECK(nbytes <= MAX_NBYTES && c.nblocks <= MAX_BLOCKS);
     uint8_t *any = test_malloc(nbytes);
@@ -57,6 +46,25 @@ static void draw_case(int i)
     }
     nunion = oracle_bitmap_positions(any, nbytes, positions);
     free(any);
+}
+
+/* Ranks alike, or one that has much more than the others, so that caps are not even and blocks of
+ * several tiles are left over. */
+static void draw_case(int i)
+{
+    static const int percents[] = {1, 10, 50, 100};
+    nranks = i == 0 ? S2_MAX_RANKS : random_nranks();
+    int64_t max_numel = (int64_t)1 << (nranks > 16 ? random_below(11) : 6 + random_below(8));
+    int64_t heavy = random_chance(50) ? random_below(nranks) : -1;
+    int percent = percents[random_below(COUNT(percents))];
+    if (random_chance(40)) {
+        int64_t block = 1 + random_below(9);
+        case_layout_single(&c, block, max_numel / 2 + random_below(max_numel / 2 + 1),
+                           random_below(5));
+    } else {
+        case_layout_random(&c, max_numel);
+    }
+    draw_bitmaps(percent, heavy);
     test_case("case %d: %" PRId64 " ranks, %d %%, heavy %" PRId64 ", %" PRId64 " blocks in %" PRId64
               " segments",
               i, nranks, percent, heavy, nunion, c.layout.nsegments);
@@ -109,8 +117,8 @@ static void check_owners(const call *at)
 static void check_lists(const call *at, int64_t rank)
 {
     static s2_exchange wanted[S2_MAX_RANKS];
+    static s2_segment compact[MANY_SEGMENTS];
     static int64_t sent[MAX_BLOCKS], owned[MAX_BLOCKS];
-    s2_segment compact[CASE_SEGMENTS];
     int64_t nsegments = c.layout.nsegments, nsent = 0, nreceived = 0, scratch_nbytes;
     CHECK(s2_plan_exchanges(&c.layout, bitmaps, nranks, nbytes, positions, nunion, owners, rank,
                             wanted) == S2_OK);
@@ -147,16 +155,46 @@ static void check_lists(const call *at, int64_t rank)
     free(received);
 }
 
+static void check_case(void)
+{
+    call at = call_new();
+    check_owners(&at);
+    check_lists(&at, random_below(nranks));
+}
+
+/* One rank of three has nearly all, so that in every tile blocks are left over for the others. */
+static void test_left_over(void)
+{
+    nranks = 3;
+    case_layout_single(&c, 1, 1000, 0);
+    draw_bitmaps(0, 1);
+    test_case("left over, %" PRId64 " blocks", nunion);
+    check_case();
+}
+
+/* The one thread block that makes the compact layout goes round several times. */
+static void test_many_segments(void)
+{
+    case_layout few = c;
+    c = many_segments_new();
+    nranks = 3;
+    draw_bitmaps(50, -1);
+    test_case("many segments, %" PRId64 " blocks", nunion);
+    check_case();
+    case_layout_delete(&c);
+    c = few;
+}
+
 int main(void)
 {
     test_begin("test_cuda_plan");
     device_new();
     c = case_layout_new();
-    for (int i = 0; i < 30; i++) {
+    test_left_over();
+    test_many_segments();
+    for (int i = 0; i < 25; i++) {
         draw_case(i);
-        call at = call_new();
-        check_owners(&at);
-        check_lists(&at, random_below(nranks));
+        check_case();
     }
     case_layout_delete(&c);
     device_delete();

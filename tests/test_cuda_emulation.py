@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: MIT
+"""The CUDA kernels on the CPU, beside the C core; and that what is wrong with a kernel is found.
+
+tests/cuda has the emulator and the tests, in C.  Each mutant is a change to the sources that breaks
+a kernel in one way; the tests of the kernel must fail, and must say what they are meant to say.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parent.parent
+CUDA = ROOT / "tests" / "cuda"
+SANITIZE, RACES = "SANITIZE=1", "RACES=1"
+
+# What a failing program says.
+DIFFERENT = r"CHECK\(.*\) failed"
+RACE = "a race: "
+OUTSIDE = "AddressSanitizer|read or wrote outside of a buffer"
+STUCK = "threads wait for others that have returned, or wait elsewhere"
+
+
+def make(*arguments: str) -> None:
+    command = ["make", "--silent", "-C", str(CUDA), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run(program: Path) -> subprocess.CompletedProcess[str]:
+    """Prints the seed, which `S2_TEST_SEED=...` repeats."""
+    done = subprocess.run([program], capture_output=True, text=True, timeout=600)
+    print(done.stdout + done.stderr)
+    return done
+
+
+@pytest.fixture(scope="module")
+def built() -> None:
+    for kind in (SANITIZE, RACES):
+        make("all", kind, f"-j{os.cpu_count()}")
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("kind", ["build-sanitize", "build-races"])
+@pytest.mark.parametrize("program", ["bitmap", "blocks", "values", "plan", "sketch"])
+def test_kernels_give_the_bits_of_the_core(program: str, kind: str) -> None:
+    done = run(CUDA / kind / f"test_cuda_{program}")
+    assert done.returncode == 0
+    assert done.stdout.endswith(f"test_cuda_{program}: passed\n")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    file: str
+    old: str  # stands in the file once
+    new: str
+    says: str  # on standard error
+    program: str
+    kind: str = SANITIZE
+    unit: str = ""  # the file that is compiled, where `file` is a header
+
+
+MUTANTS = {
+    # Barriers and races.
+    "no barrier before sums are read": Mutant(
+        "block.cuh",
+        "warp_sums[warp] = upto;\n    __syncthreads();",
+        "warp_sums[warp] = upto;",
+        RACE,
+        "bitmap",
+        RACES,
+        "bitmap",
+    ),
+    "no barrier before sums are read, by the bits": Mutant(
+        "block.cuh",
+        "warp_sums[warp] = upto;\n    __syncthreads();",
+        "warp_sums[warp] = upto;",
+        f"{OUTSIDE}|{DIFFERENT}|runtime error",
+        "bitmap",
+        SANITIZE,
+        "bitmap",
+    ),
+    "no barrier before sums are overwritten": Mutant(
+        "block.cuh",
+        "all += warp_sums[i];\n    }\n    __syncthreads();",
+        "all += warp_sums[i];\n    }",
+        RACE,
+        "bitmap",
+        RACES,
+        "bitmap",
+    ),
+    "a barrier that some threads skip": Mutant(
+        "bitmap.cu",
+        "s2_block_prefix(i < n ? __popcll(words[i]) : 0, &total);\n        if (threadIdx.x == 0)",
+        "if (i < n) s2_block_prefix(__popcll(words[i]), &total);\n        if (threadIdx.x == 0)",
+        STUCK,
+        "bitmap",
+    ),
+    "no barrier before a tile is walked over": Mutant(
+        "plan.cu",
+        "kept[threadIdx.x] = 0;\n        __syncthreads();",
+        "kept[threadIdx.x] = 0;",
+        RACE,
+        "plan",
+        RACES,
+    ),
+    "no barrier before the next tile": Mutant(
+        "plan_lists.cu",
+        "at.owned[peer * p.ntiles + tile] = owned;\n        }\n        __syncthreads();",
+        "at.owned[peer * p.ntiles + tile] = owned;\n        }",
+        RACE,
+        "plan",
+        RACES,
+    ),
+    "bits that are set without an atomic operation": Mutant(
+        "bitmap.cu",
+        "atomicOr(&words[position / 32], 1u << position % 32);",
+        "words[position / 32] |= 1u << position % 32;",
+        RACE,
+        "bitmap",
+        RACES,
+    ),
+    "places in lists without an atomic operation": Mutant(
+        "cells.cu",
+        "atomicAdd(&cells.counts[cell], 1u);",
+        "cells.counts[cell]++;",
+        RACE,
+        "sketch",
+        RACES,
+    ),
+    "all lanes write a cell's count": Mutant(
+        "peel.cu",
+        "if (lane == 0) left_in(p, c) = nleft;",
+        "left_in(p, c) = nleft;",
+        RACE,
+        "sketch",
+        RACES,
+    ),
+    # Warps.
+    "a ballot that reads the votes of other blocks": Mutant(
+        "bitmap.cu",
+        "S2_ALL_LANES >> (S2_WARP - lanes);",
+        "S2_ALL_LANES;",
+        DIFFERENT,
+        "bitmap",
+    ),
+    "a ballot of half a warp": Mutant(
+        "bitmap.cu",
+        "__ballot_sync(S2_ALL_LANES, is_live)",
+        "__ballot_sync(0xffffu, is_live)",
+        "a lane is not in its own mask",
+        "bitmap",
+    ),
+    "a lane that keeps the bit of another block": Mutant(
+        "bitmap.cu",
+        "if (lane / together != step) continue;",
+        "if (lane % together != step) continue;",
+        DIFFERENT,
+        "bitmap",
+    ),
+    # Tails.
+    "one word too many": Mutant(
+        "bitmap.cu",
+        "int64_t count = i < n ?",
+        "int64_t count = i <= n ?",
+        OUTSIDE,
+        "bitmap",
+    ),
+    "a short block taken for a whole one": Mutant(
+        "bitmap.cu",
+        "s2_min(b.block, b.nbytes - at), lane % lanes",
+        "b.block, lane % lanes",
+        f"{OUTSIDE}|{DIFFERENT}",
+        "bitmap",
+    ),
+    "the filling of a short block": Mutant(
+        "rows.cu", "if (at.present != at.length)", "if (false)", DIFFERENT, "blocks"
+    ),
+    "one element too many": Mutant(
+        "rows.cu",
+        "e < at.present; e += r.lanes)\n            divide(packed",
+        "e <= at.present; e += r.lanes)\n            divide(packed",
+        f"{OUTSIDE}|{DIFFERENT}",
+        "blocks",
+    ),
+    "blocks without room": Mutant(
+        "rows.cu",
+        "return found->packed >= 0 && found->packed <= r.packed_numel - found->length;",
+        "return true;",
+        OUTSIDE,
+        "blocks",
+    ),
+    "the last element is not looked at": Mutant(
+        "values.cu",
+        "for (int64_t i = s2_thread(); i < n; i += s2_nthreads())\n        found",
+        "for (int64_t i = s2_thread(); i < n - 1; i += s2_nthreads())\n        found",
+        DIFFERENT,
+        "values",
+    ),
+    # Sums that one thread block hands to another.
+    "tiles begin where the first does": Mutant(
+        "bitmap.cu", "&total) + tiles[tile];", "&total) + tiles[0];", DIFFERENT, "bitmap"
+    ),
+    "a carry that forgets all but the last tiles": Mutant(
+        "scan.cu", "carry += total;", "carry = total;", DIFFERENT, "bitmap"
+    ),
+    "no carry between rounds over segments": Mutant(
+        "rows.cu",
+        "runs[s] = {first, carry + before};",
+        "runs[s] = {first, before};",
+        DIFFERENT,
+        "blocks",
+    ),
+    "no carry between rounds over segments of the compact layout": Mutant(
+        "plan_lists.cu", "offset += all_numel;", "", DIFFERENT, "plan"
+    ),
+    "left-over blocks of earlier tiles": Mutant(
+        "plan.cu", "first += at.left_over[tile];", "", DIFFERENT, "plan"
+    ),
+    # Order and arithmetic.
+    "a cap that is reached is passed": Mutant(
+        "plan.cu",
+        "if (candidates > at.caps[rank]) break;",
+        "if (candidates >= at.caps[rank]) break;",
+        DIFFERENT,
+        "plan",
+    ),
+    "cells that take blocks in any order": Mutant(
+        "cells.cu",
+        "S2_LAUNCH(sort_lists, grid, S2_THREADS, stream, cells, ncells);",
+        "(void)sort_lists;",
+        DIFFERENT,
+        "sketch",
+    ),
+    "the upper of the two in the middle, twice": Mutant(
+        "sketch.cu", "key_at(keys, (rows - 1) / 2)", "key_at(keys, rows / 2)", DIFFERENT, "sketch"
+    ),
+    "a product where only a division is exact": Mutant(
+        "convert.cuh",
+        "is_exact ? x * reciprocal : x / divisor",
+        "x * reciprocal",
+        DIFFERENT,
+        "values",
+        unit="values",
+    ),
+    "blocks that are subtracted in every round": Mutant(
+        "peel.cu",
+        "if (p.decoded[i] != TAKEN) continue;\n            sum +=",
+        "if (p.decoded[i] == STUCK) continue;\n            sum +=",
+        DIFFERENT,
+        "sketch",
+    ),
+    "rounds that count what earlier ones took": Mutant(
+        "peel.cu", "p.taken[(round + 1) % 2] = 0;", "", DIFFERENT, "sketch"
+    ),
+    # Host and device.
+    "a launch on the default stream": Mutant(
+        "scan.cu",
+        "S2_LAUNCH(scan_row, nrows, S2_THREADS, stream,",
+        "S2_LAUNCH(scan_row, nrows, S2_THREADS, ((void)stream, nullptr),",
+        "stream == device_stream",
+        "bitmap",
+    ),
+    "a host that reads from the device": Mutant(
+        "bitmap.cu",
+        "s2_scan_rows(tiles, 1, ntiles, count, stream);",
+        "s2_scan_rows(tiles, 1, ntiles, count, stream);\n    if (*count == 0) return S2_OK;",
+        OUTSIDE,
+        "bitmap",
+    ),
+    "a kernel that reads from the host": Mutant(
+        "rows.cu",
+        "S2_LAUNCH(find_runs, 1, S2_THREADS, stream, layout->segments,",
+        "S2_LAUNCH(find_runs, 1, S2_THREADS, stream, layout->host->segments,",
+        OUTSIDE,
+        "blocks",
+    ),
+}
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_is_caught(name: str, tmp_path: Path) -> None:
+    mutant = MUTANTS[name]
+    shutil.copytree(ROOT / "csrc", tmp_path / "csrc")
+    file = tmp_path / "csrc" / "cuda" / mutant.file
+    source = file.read_text()
+    assert source.count(mutant.old) == 1, f"the mutant of {mutant.file} no longer applies"
+    file.write_text(source.replace(mutant.old, mutant.new))
+
+    output = tmp_path / "mutant"
+    make(
+        "mutant",
+        mutant.kind,
+        f"PROGRAM=test_cuda_{mutant.program}",
+        f"UNIT={mutant.unit or Path(mutant.file).stem}",
+        f"MUTATED={file.parent}",
+        f"OUTPUT={output}",
+    )
+    done = run(output)
+    assert done.returncode != 0
+    assert re.search(mutant.says, done.stderr)
