@@ -55,6 +55,23 @@ def test_kernels_give_the_bits_of_the_core(program: str, kind: str) -> None:
     assert done.stdout.endswith(f"test_cuda_{program}: passed\n")
 
 
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("unit", ["values", "rows", "sketch", "peel"])
+def test_nvcc_keeps_to_ieee_754(unit: str, tmp_path: Path) -> None:
+    """What the emulator cannot show: no fused, approximate or flushing instruction is made."""
+    flags = re.search(r"^NVCC_FLAGS := (.*?)(?<!\\)$", (ROOT / "Makefile").read_text(), re.M | re.S)
+    assert flags is not None
+    options = flags[1].replace("\\\n", " ").split("-gencode")[0].split()
+    ptx = tmp_path / "kernels.ptx"
+    source = ROOT / "csrc" / "cuda" / f"{unit}.cu"
+    subprocess.run(["nvcc", *options, "-ptx", "-arch=compute_90", "-o", ptx, source], check=True)
+    used = set(re.findall(r"^\s+([a-z0-9]+(?:\.\w+)*\.f(?:32|64))\b", ptx.read_text(), re.M))
+    rounded = {name for name in used if name.split(".")[0] in ("add", "sub", "mul", "div", "sqrt")}
+    assert "add.rn.f32" in rounded or "div.rn.f32" in rounded
+    assert all(name.split(".")[1] == "rn" for name in rounded), rounded
+    assert not any(re.search(r"fma|mad|ftz|approx|full|rcp|rsqrt", name) for name in used), used
+
+
 @dataclass(frozen=True)
 class Mutant:
     file: str

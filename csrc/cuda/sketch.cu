@@ -93,6 +93,7 @@ static __device__ inline void insert_key(int32_t *keys, int row)
 static __device__ inline float key_at(const int32_t *keys, int number)
 {
     int32_t key = keys[0];
+#pragma unroll
     for (int r = 1; r < S2_MAX_SKETCH_ROWS; r++)
         key = r == number ? keys[r] : key;
     return s2_float_from_bits(ordered((uint32_t)key));
@@ -118,17 +119,18 @@ static __global__ void estimate(s2_sketch_call call, const float *table, float *
 
     for (int64_t i = s2_thread() / lanes; i < n; i += s2_nthreads() / lanes) {
         const uint64_t block_hash = s2_hash(call.sketch.seed, (uint64_t)call.ids[i]);
+#pragma unroll
         for (int r = 0; r < S2_MAX_SKETCH_ROWS; r++) {
-            if (r >= rows) break;
             const s2_place place =
                 s2_place_of(block_hash, (uint32_t)r, (uint32_t)call.sketch.width);
-            cells[r] = table + (r * call.sketch.width + place.cell) * block;
+            cells[r] = r < rows ? table + (r * call.sketch.width + place.cell) * block : table;
             signs[r] = place.sign;
         }
         for (int64_t e = threadIdx.x & (lanes - 1); e < block; e += lanes) {
             int32_t keys[S2_MAX_SKETCH_ROWS] = {};
+#pragma unroll
             for (int r = 0; r < S2_MAX_SKETCH_ROWS; r++) {
-                if (r >= rows) break;
+                if (r >= rows) continue;
                 keys[r] = (int32_t)ordered(s2_float_bits(cells[r][e]) ^ signs[r]);
                 insert_key(keys, r);
             }
