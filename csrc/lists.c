@@ -5,30 +5,7 @@
  * Associative Memory, 1971).
  */
 #include "internal.h"
-
-/* Where the two parts lie, and how positions are cut in two. */
-struct shape {
-    int low_bits;
-    int64_t low_nbytes;
-    int64_t high_nbits; /* of the second part that can be set */
-    int64_t nbytes;
-};
-
-static int64_t words_nbytes(int64_t nbits) { return (nbits + 63) / 64 * 8; }
-
-/* No product overflows: count <= nbits / 2^low_bits, so count * low_bits <= nbits / 2. */
-static struct shape shape_of(int64_t nbits, int64_t count)
-{
-    struct shape shape = {0, 0, 0, 0};
-
-    if (count == 0) return shape;
-    while (nbits >> (shape.low_bits + 1) >= count)
-        shape.low_bits++;
-    shape.low_nbytes = words_nbytes(count * shape.low_bits);
-    shape.high_nbits = count + ((nbits - 1) >> shape.low_bits);
-    shape.nbytes = shape.low_nbytes + words_nbytes(shape.high_nbits);
-    return shape;
-}
+#include "list_shape.h"
 
 static s2_status check_counts(int64_t nbits, int64_t count)
 {
@@ -40,7 +17,7 @@ s2_status s2_list_nbytes(int64_t nbits, int64_t count, int64_t *nbytes)
 {
     S2_RETURN_IF_ERROR(check_counts(nbits, count));
     if (nbytes == NULL) return S2_NULL_POINTER;
-    *nbytes = shape_of(nbits, count).nbytes;
+    *nbytes = s2_list_shape_of(nbits, count).nbytes;
     return S2_OK;
 }
 
@@ -69,7 +46,7 @@ s2_status s2_list_encode(const int64_t *positions, int64_t count, int64_t nbits,
                          int64_t nbytes)
 {
     S2_RETURN_IF_ERROR(check_counts(nbits, count));
-    const struct shape shape = shape_of(nbits, count);
+    const s2_list_shape shape = s2_list_shape_of(nbits, count);
     if (nbytes != shape.nbytes) return S2_BAD_SIZE;
     if (s2_is_null(positions, count) || s2_is_null(list, nbytes)) return S2_NULL_POINTER;
     S2_RETURN_IF_ERROR(s2_positions_check(positions, count, nbits));
@@ -87,7 +64,7 @@ s2_status s2_list_encode(const int64_t *positions, int64_t count, int64_t nbits,
 }
 
 /* Whether `list` holds `count` positions that ascend strictly below nbits. */
-static s2_status check_list(const uint8_t *list, const struct shape *shape, int64_t count,
+static s2_status check_list(const uint8_t *list, const s2_list_shape *shape, int64_t count,
                             int64_t nbits)
 {
     const uint8_t *high = list + shape->low_nbytes;
@@ -111,7 +88,7 @@ s2_status s2_list_decode(const uint8_t *list, int64_t nbytes, int64_t count, int
                          int64_t *positions)
 {
     S2_RETURN_IF_ERROR(check_counts(nbits, count));
-    const struct shape shape = shape_of(nbits, count);
+    const s2_list_shape shape = s2_list_shape_of(nbits, count);
     if (nbytes != shape.nbytes) return S2_BAD_SIZE;
     if (s2_is_null(positions, count) || s2_is_null(list, nbytes)) return S2_NULL_POINTER;
     if (count == 0) return S2_OK;

@@ -48,7 +48,7 @@ def built() -> None:
 
 @pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("kind", ["build-sanitize", "build-races"])
-@pytest.mark.parametrize("program", ["bitmap", "blocks", "values", "plan", "sketch"])
+@pytest.mark.parametrize("program", ["bitmap", "blocks", "values", "lists", "plan", "sketch"])
 def test_kernels_give_the_bits_of_the_core(program: str, kind: str) -> None:
     done = run(CUDA / kind / f"test_cuda_{program}")
     assert done.returncode == 0
@@ -239,6 +239,21 @@ MUTANTS = {
     ),
     "left-over blocks of earlier tiles": Mutant(
         "plan.cu", "first += at.left_over[tile];", "", DIFFERENT, "plan"
+    ),
+    # Lists.
+    "low bits that end in the next word": Mutant(
+        "lists.cu",
+        "if (shift + n > 64) atomicOr",
+        "if (shift + n > 64 && n == 0) atomicOr",
+        DIFFERENT,
+        "lists",
+    ),
+    "a list that does not ascend": Mutant(
+        "lists.cu",
+        "good &= i == 0 || position_of(set, i - 1, low, shape.low_bits) < position;",
+        "",
+        DIFFERENT,
+        "lists",
     ),
     # Order and arithmetic.
     "a cap that is reached is passed": Mutant(

@@ -22,13 +22,14 @@ struct plan {
     int64_t nranks;
     int64_t nbytes; /* of each bitmap */
     const int64_t *positions;
-    int64_t ntiles; /* of as many positions as there is room for */
+    int64_t capacity;
+    int64_t ntiles; /* of as many positions */
     const s2_cuda_run *runs;
 };
 
 static __device__ inline int64_t s2_plan_npositions(const plan &p)
 {
-    return p.runs[p.nsegments].first;
+    return s2_length(&p.runs[p.nsegments].first, p.capacity);
 }
 
 /* Whether a rank has a block. */
@@ -49,8 +50,8 @@ static inline s2_status s2_plan_check(const s2_cuda_layout *layout, const uint8_
     if (nranks < 1 || nranks > S2_MAX_RANKS || nbytes > S2_MAX_NUMEL / nranks) return S2_BAD_SIZE;
     S2_RETURN_IF_ERROR(s2_check_positions(positions, capacity));
     if (runs == nullptr) return S2_NULL_POINTER;
-    *p = {layout->segments, layout->host->nsegments,  bitmaps, nranks, nbytes,
-          positions,        s2_plan_ntiles(capacity), runs};
+    *p = {layout->segments, layout->host->nsegments,  bitmaps, nranks, nbytes, positions,
+          capacity,         s2_plan_ntiles(capacity), runs};
     return S2_OK;
 }
 

@@ -144,7 +144,7 @@ struct list_part {
 
 static __device__ inline void push(list_part *part, int64_t entry)
 {
-    if (part->next < part->capacity) part->list[part->next] = entry;
+    if (part->next >= 0 && part->next < part->capacity) part->list[part->next] = entry;
     part->next++;
 }
 

@@ -81,8 +81,8 @@ static __device__ inline bool find_row(const rows &r, int64_t i, row *found)
 
 /* The loop over blocks of all kernels that move them. */
 #define FOR_EACH_ROW(r, i)                                                                         \
-    for (int64_t i = s2_thread() / (r).lanes; i < (r).runs[(r).nsegments].first;                   \
-         i += s2_nthreads() / (r).lanes)
+    const int64_t nrows = s2_length(&(r).runs[(r).nsegments].first, (r).capacity);                 \
+    for (int64_t i = s2_thread() / (r).lanes; i < nrows; i += s2_nthreads() / (r).lanes)
 
 static __device__ inline int lane_of(const rows &r) { return (int)threadIdx.x & (r.lanes - 1); }
 

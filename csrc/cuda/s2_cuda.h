@@ -28,7 +28,7 @@
  *   count      point to that number, or are NULL where the list is full.  If it is above the
  *              capacity, the list is that long, and lacks the rest.
  *
- * Not here: lists of positions in packed form, and COO gradients.
+ * Not here: COO gradients.
  *
  * The header needs none of CUDA's.
  */
@@ -130,6 +130,23 @@ s2_status s2_cuda_values_convert(const void *src, s2_dtype src_dtype, void *dst,
 
 s2_status s2_cuda_values_finite(const void *values, s2_dtype dtype, int64_t numel, int *finite,
                                 s2_cuda_stream stream);
+
+/* ============================================================================================== */
+/*                                        Position lists                                          */
+/* ============================================================================================== */
+
+/* `count` is the host's here, since the size of a list follows from it: s2_list_nbytes(). */
+
+s2_status s2_cuda_list_encode(const int64_t *positions, int64_t count, int64_t nbits, uint8_t *list,
+                              int64_t nbytes, s2_cuda_stream stream);
+
+s2_status s2_cuda_list_scratch_nbytes(int64_t nbits, int64_t count, int64_t *scratch_nbytes);
+
+/* Sets *valid to 1, or to 0 where s2_list_decode() says S2_BAD_POSITION: then the positions mean
+ * nothing. */
+s2_status s2_cuda_list_decode(const uint8_t *list, int64_t nbytes, int64_t count, int64_t nbits,
+                              int64_t *positions, int *valid, void *scratch, int64_t scratch_nbytes,
+                              s2_cuda_stream stream);
 
 /* ============================================================================================== */
 /*                                          Owner plan                                            */

@@ -81,6 +81,7 @@ static __device__ inline uint32_t ordered(uint32_t bits)
  * stay in registers. */
 static __device__ inline void insert_key(int32_t *keys, int row)
 {
+#pragma unroll
     for (int s = S2_MAX_SKETCH_ROWS - 1; s > 0; s--) {
         if (s > row || keys[s - 1] <= keys[s]) continue;
         const int32_t key = keys[s];

@@ -38,21 +38,19 @@ s2_status s2_cuda_values_convert(const void *src, s2_dtype src_dtype, void *dst,
     bool copy;
 
     S2_RETURN_IF_ERROR(s2_check_conversion(src_dtype, dst_dtype, divisor, &copy));
-    const auto launch = [=](auto divide) {
-        typedef decltype(divide) division;
-        if (numel > 0)
-            S2_LAUNCH(convert<division>, s2_grid(numel, 1), S2_THREADS, stream, divide,
-                      (const typename division::source *)src, (typename division::target *)dst,
-                      numel);
-    };
-    const auto nothing = [](auto) {};
-    if (!copy) S2_RETURN_IF_ERROR(s2_with_division(src_dtype, dst_dtype, divisor, nothing));
     if (numel < 0 || numel > S2_MAX_NUMEL) return S2_BAD_SIZE;
     if (s2_is_null(src, numel) || s2_is_null(dst, numel)) return S2_NULL_POINTER;
     if (!s2_is_aligned(src, (uint64_t)s2_dtype_nbytes(src_dtype)) ||
         !s2_is_aligned(dst, (uint64_t)s2_dtype_nbytes(dst_dtype)))
         return S2_BAD_ADDRESS;
 
+    const auto launch = [=](auto divide) {
+        typedef decltype(divide) division;
+        if (numel != 0)
+            S2_LAUNCH(convert<division>, s2_grid(numel, 1), S2_THREADS, stream, divide,
+                      (const typename division::source *)src, (typename division::target *)dst,
+                      numel);
+    };
     if (!copy)
         S2_RETURN_IF_ERROR(s2_with_division(src_dtype, dst_dtype, divisor, launch));
     else if (src != dst && numel != 0)

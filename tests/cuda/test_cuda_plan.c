@@ -17,7 +17,7 @@ enum {
     COMPACT,
     SCRATCH
 };
-enum { MAX_NBYTES = 1 << 13, MAX_BLOCKS = 1 << 12 };
+enum { MAX_NBYTES = 1 << 13, MAX_BLOCKS = 1 << 13 };
 
 static case_layout c;
 static uint8_t bitmaps[S2_MAX_RANKS * MAX_NBYTES];
@@ -162,6 +162,42 @@ static void check_case(void)
     check_lists(&at, random_below(nranks));
 }
 
+/* Whatever the device holds in place of positions, owners and exchanges, no harm is done. */
+static void test_nonsense(int i)
+{
+    draw_case(1 + i);
+    int64_t nsegments = c.layout.nsegments, scratch_nbytes, rank = random_below(nranks);
+    s2_exchange exchanges[S2_MAX_RANKS];
+    call at = call_new();
+    int64_t *list = (int64_t *)(uintptr_t)at.positions;
+    for (int64_t j = 0; j < at.capacity; j++) {
+        list[j] = random_chance(50) ? random_below(8 * nbytes + 100) - 50 : (int64_t)random_bits();
+        owners[j] = (int16_t)(random_below(nranks + 4) - 2);
+    }
+    for (int64_t r = 0; r < 6 * nranks; r++)
+        ((int64_t *)exchanges)[r] = random_below(1000) - 500;
+    test_case("nonsense %d: %" PRId64 " ranks", i, nranks);
+    CHECK(s2_cuda_plan_owners_scratch_nbytes(at.capacity, nranks, &scratch_nbytes) == S2_OK);
+    int16_t *got = device_array(OWNERS, NULL, 2 * at.capacity, 2);
+    void *scratch = device_array(SCRATCH, NULL, scratch_nbytes, 16);
+    ON_DEVICE(&c, s2_cuda_plan_owners(&at.layout, at.bitmaps, nranks, nbytes, 1, at.positions,
+                                      at.capacity, at.runs, got, scratch, scratch_nbytes,
+                                      device_stream));
+    CHECK(s2_cuda_plan_lists_scratch_nbytes(at.capacity, nranks, nsegments, &scratch_nbytes) ==
+          S2_OK);
+    const int16_t *whose = device_array(OWNERS, owners, 2 * at.capacity, 2);
+    s2_exchange *counts = device_array(EXCHANGES, exchanges, 48 * nranks, 8);
+    int64_t *sent = device_array(SENT, NULL, 80, 8), *received = device_array(RECEIVED, NULL, 8, 8);
+    int64_t *owned = device_array(OWNED, NULL, 8 * at.capacity, 8);
+    s2_segment *compact = device_array(COMPACT, NULL, 32 * nsegments, 8);
+    scratch = device_array(SCRATCH, NULL, scratch_nbytes, 16);
+    ON_DEVICE(&c, s2_cuda_plan_lists(&at.layout, at.bitmaps, nranks, nbytes, at.positions,
+                                     at.capacity, at.runs, whose, rank, counts, sent, 10, received,
+                                     1, owned, compact, scratch, scratch_nbytes, device_stream));
+    ON_DEVICE(&c, s2_cuda_plan_exchanges(&at.layout, at.bitmaps, nranks, nbytes, at.positions,
+                                         at.capacity, at.runs, whose, rank, counts, device_stream));
+}
+
 /* One rank of three has nearly all, so that in every tile blocks are left over for the others. */
 static void test_left_over(void)
 {
@@ -196,6 +232,8 @@ int main(void)
         draw_case(i);
         check_case();
     }
+    for (int i = 0; i < 8; i++)
+        test_nonsense(i);
     case_layout_delete(&c);
     device_delete();
     return test_end();

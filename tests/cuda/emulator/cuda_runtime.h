@@ -166,6 +166,7 @@ EMULATOR_ATOMIC(atomicSub, unsigned, old - value)
 EMULATOR_ATOMIC(atomicOr, unsigned, old | value)
 EMULATOR_ATOMIC(atomicAnd, int, old &value)
 EMULATOR_ATOMIC(atomicAdd, unsigned long long, old + value)
+EMULATOR_ATOMIC(atomicOr, unsigned long long, old | value)
 EMULATOR_ATOMIC(atomicMax, unsigned long long, old > value ? old : value)
 
 /* ------------------------------------------ Functions ----------------------------------------- */
