@@ -38,7 +38,7 @@ S2_INLINE uint32_t s2_hash_below(uint64_t hash, uint32_t n)
  * The same for n up to 2^64, from the whole hash: floor(hash n / 2^64).  The product's upper half
  * from those of 32 bits; none of the sums can overflow.
  */
-S2_HASH_INLINE uint64_t s2_hash_below_wide(uint64_t hash, uint64_t n)
+S2_INLINE uint64_t s2_hash_below_wide(uint64_t hash, uint64_t n)
 {
     const uint64_t high = hash >> 32, low = hash & UINT32_MAX;
     const uint64_t n_high = n >> 32, n_low = n & UINT32_MAX;

@@ -23,8 +23,8 @@
 #define S2_SHARED(type, name, count) __shared__ type name[count]
 #endif
 
-/* Threads of a block: of every kernel, so that any can use the sums of block.cuh.  With 8 warps a
- * block, 8 blocks fill a multiprocessor of any architecture from 8.0 on, and 4 one of 7.5. */
+/* Threads of a block: of every kernel, so that any can use the sums of block.cuh.  8 warps divide
+ * the 32, 48 or 64 that a multiprocessor holds. */
 #define S2_THREADS 256
 
 /* Thread blocks of a launch, at most.  The largest devices run some thousand at a time; several

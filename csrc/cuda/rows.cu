@@ -10,8 +10,7 @@
 #include "convert.cuh"
 #include "units.cuh"
 
-/* Lanes that move a block together, at most: beyond, a block of threads would have none to itself.
- */
+/* Lanes that move a block together, at most. */
 #define MOST_LANES S2_THREADS
 
 /* What all kernels of this file are given. */

@@ -193,7 +193,6 @@ static void draw_peelable(int i)
     CHECK(s2_sketch_insert(&p.sketch, p.table, p.ids, p.n, p.values) == S2_OK);
 }
 
-/* More rounds than there are blocks are as good as no limit. */
 static void test_peel(int i)
 {
     static float magnitudes[MAX_CELLS];
@@ -203,7 +202,7 @@ static void test_peel(int i)
     memset(magnitudes, 0, sizeof(magnitudes));
     CHECK(s2_sketch_weigh(&p.sketch, magnitudes, p.ids, p.n, p.values) == S2_OK);
     if (i % 2 == 0)
-        check_peel(nranks, random_chance(50) ? magnitudes : NULL, 60, i % 3 == 2);
+        check_peel(nranks, random_chance(50) ? magnitudes : NULL, 30, i % 3 == 2);
     else
         check_peel(nranks, magnitudes, 1 + random_below(4), i % 3 == 2);
 }
@@ -258,13 +257,13 @@ int main(void)
 {
     test_begin("test_cuda_sketch");
     device_new();
-    for (int i = 0; i < 90; i++)
+    for (int i = 0; i < 60; i++)
         test_sums(i);
     for (int i = 0; i < 20; i++)
         test_merge(i);
-    for (int i = 0; i < 60; i++)
+    for (int i = 0; i < 40; i++)
         test_estimate(i);
-    for (int i = 0; i < 60; i++)
+    for (int i = 0; i < 40; i++)
         test_peel(i);
     test_bad_arguments();
     device_delete();
