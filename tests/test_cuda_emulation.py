@@ -187,7 +187,7 @@ MUTANTS = {
         "bitmap.cu",
         "int64_t count = i < n ?",
         "int64_t count = i <= n ?",
-        OUTSIDE,
+        f"{OUTSIDE}|{DIFFERENT}",
         "bitmap",
     ),
     "a short block taken for a whole one": Mutant(

@@ -232,7 +232,7 @@ int main(void)
         draw_case(i);
         check_case();
     }
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 8 * NONSENSE; i++)
         test_nonsense(i);
     case_layout_delete(&c);
     device_delete();
