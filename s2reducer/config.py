@@ -33,8 +33,7 @@ class Config:
         block: elements of a block, for every parameter; None for the rule in ``segments.py``.
         seed: of every hash, 0 to 2**64 - 1.
         deterministic: results have the same bits whatever the buckets and the run: only ``owner``
-            and ``gather`` are used, which sum in one order.  What ``wire`` rounds is owed by other
-            ranks in other buckets.
+            and ``gather`` are used, which sum in one order.
         check_every: steps from one comparison of the ranks' results to the next; 0 for none.
         sketch: the tables of the plan ``sketch``.
         select: which blocks of a dense gradient are sent; None for all that are not zero.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from s2reducer import reference_select as ref
-from s2reducer.plans.sketch import derive_seed
+from s2reducer.segments import derive_seed
 from s2reducer.selection import RandomK, Selection, SharedTopK, Threshold, TopK
 
 

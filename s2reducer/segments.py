@@ -5,9 +5,11 @@ Everything here is keyed by the parameter itself: DDP rebuilds its buckets once 
 the same index means another bucket later, and the same size may mean other parameters.
 """
 
+import hashlib
 import itertools
 import math
 import weakref
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -78,6 +80,11 @@ class ParameterRecord:
     @property
     def numel(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def identity(self) -> int:
+        """A number that is the same on all ranks and in all runs, whatever the buckets."""
+        return zlib.crc32(f"{self.name} {self.shape}".encode())
 
     @property
     def stays_dense(self) -> bool:
@@ -248,6 +255,12 @@ def all_blocks(layout: Layout) -> Tensor:
     spans = [(bit, bit + -(-numel // block)) for _, numel, block, bit in layout.segments.tolist()]
     ops.bitmap_from_positions(torch.cat([torch.arange(*span) for span in spans]), bitmap)
     return bitmap
+
+
+def derive_seed(*numbers: int) -> int:
+    """A seed that is another one for other numbers, and the same on all ranks."""
+    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 class LayoutCache:

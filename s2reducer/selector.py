@@ -6,7 +6,6 @@ are owed.  A parameter whose gradient is all zero is left out: it may be one tha
 whose gradient DDP would not write.
 """
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,8 +14,7 @@ from torch import Tensor
 
 from s2reducer import ops
 from s2reducer.job import Job
-from s2reducer.plans.sketch import derive_seed
-from s2reducer.segments import ParameterRecord
+from s2reducer.segments import ParameterRecord, derive_seed
 from s2reducer.select_ops import (
     owed_add,
     owed_deliver,
@@ -121,8 +119,7 @@ class Selector:
         if isinstance(select, RandomK):
             # What is not finite has to arrive, as it would without a selection.
             drawn = torch.empty_like(bitmap)
-            name = zlib.crc32(f"{record.name} {record.shape}".encode())
-            seed = derive_seed(self._job.config.seed, step, name)
+            seed = derive_seed(self._job.config.seed, step, record.identity)
             select_random(seed, scores.numel(), keep, drawn)
             select_above(scores, torch.inf, bitmap, parallel=False)
             ops.bitmap_or(bitmap, drawn)

@@ -22,11 +22,11 @@ from s2reducer.exchange import Header, identity
 from s2reducer.job import Job, Part
 from s2reducer.plans.choice import Choice
 from s2reducer.plans.contribution import Blocks, Contribution, Rows, split_positions
-from s2reducer.plans.sketch import Message, are_whole, derive_seed, fill, lay_out
+from s2reducer.plans.sketch import Message, are_whole, fill, lay_out
 from s2reducer.plans.sketch_decoder import Decoded, Decoder
 from s2reducer.residuals import Residual
 from s2reducer.rows import Table, coalesced, gather_rows, rows_of, table_of
-from s2reducer.segments import ParameterRecord
+from s2reducer.segments import ParameterRecord, derive_seed
 from s2reducer.sketch_config import SketchConfig
 from s2reducer.stages import remember
 from s2reducer.transport import Transport, ring_nbytes

@@ -28,7 +28,7 @@ from s2reducer.plans.choice import (
 )
 from s2reducer.plans.dense import begin_ranges
 from s2reducer.plans.gather import reduce_gather
-from s2reducer.plans.owner import choose_owners, make_plan, reduce_owner
+from s2reducer.plans.owner import choose_owners, choose_owners_apart, make_plan, reduce_owner
 from s2reducer.plans.union import reduce_union
 from s2reducer.segments import Layout, all_blocks
 from s2reducer.transport import Transport
@@ -148,7 +148,9 @@ def allowed(
 ) -> dict[str, Cost]:
     """What the settings leave of them; ``inexact`` are those of another arithmetic."""
     names: tuple[str, ...] = (config.plan,)
-    if config.plan == "auto":
+    if config.plan == "auto" and config.deterministic and config.wire:
+        names = ("owner",)  # as others owe what their sums have lost under "gather"
+    elif config.plan == "auto":
         names = EXACT if config.deterministic else (*EXACT, *inexact)
     return {name: cost for name, cost in candidates.items() if name in names}
 
@@ -204,7 +206,8 @@ def _prepare(job: Job, problem: Problem, plan: str, rank: int) -> Callable[[Tran
     if index.positions.numel() == 0:
         return _nothing
     if plan == "owner":
-        owner_plan = make_plan(layout, index, choose_owners(layout, index, job.config.seed), rank)
+        choose_by = choose_owners_apart if job.rounded else choose_owners
+        owner_plan = make_plan(layout, index, choose_by(layout, index, job.config.seed), rank)
         return lambda transport: reduce_owner(
             buffer, layout, owner_plan, transport, divisor, job.rounded
         )

@@ -46,8 +46,7 @@ class S2State:
             has 8 to 8192 elements), else 64 consecutive elements.
         seed: of every hash, 0 to 2**64 - 1.
         deterministic: keeps to ``owner`` and ``gather``, which sum in rank order and round once, so
-            that the bits of a result depend on nothing but the gradients; but with ``wire`` and
-            ``error_feedback`` on the buckets, too (see ``docs/lossy.md``).
+            that the bits of a result depend on nothing but the gradients.
         check_every: steps between comparisons of the ranks' results, by checksums; 0 for none.  A
             difference is an S2Error in the next step, which names the parameter.
         sketch: the tables of the plan ``"sketch"``; None for the defaults of ``SketchConfig``.

@@ -163,8 +163,10 @@ LOSSY: dict[str, dict[str, Any]] = {
     "shared": {"select": SharedTopK(0.1), "plan": "owner"},
     "random": {"select": RandomK(0.1), "plan": "dense"},
     "threshold": {"select": Threshold(500.0), "plan": "union"},
-    "narrow": {"wire": "bf16", "plan": "gather"},  # others owe by bucket, and buckets are rebuilt
-    "both": {"wire": "bf16", "select": TopK(0.1), "plan": "gather"},
+    "narrow": {"wire": "bf16", "deterministic": True},
+    "narrow gather": {"wire": "bf16", "plan": "gather"},
+    "narrow dense": {"wire": "bf16", "plan": "dense"},
+    "both": {"wire": "bf16", "select": TopK(0.1), "plan": "owner"},
     "sketch": {"select": TopK(0.1), "plan": "sketch"},
 }
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from s2reducer import ops
 from s2reducer.exchange import Index
 from s2reducer.plans.sums import Rounded, Sum
-from s2reducer.segments import Layout
+from s2reducer.segments import Layout, derive_seed, segments_of
 from s2reducer.transport import Transport
 
 # Columns of the exchanges.
@@ -70,6 +70,27 @@ def choose_owners(layout: Layout, index: Index, seed: int) -> Tensor:
     """int16, the owner of each block of the union."""
     owners = torch.empty(index.positions.numel(), dtype=torch.int16)
     ops.plan_owners(index.bitmaps, layout.segments, index.positions, seed, owners)
+    return owners
+
+
+def choose_owners_apart(layout: Layout, index: Index, seed: int) -> Tensor:
+    """The same, but parameter by parameter: the choice does not depend on the buckets.
+
+    What owners round away they owe (``narrow.py``), and a training that goes on from a checkpoint
+    begins with DDP's first buckets again.
+    """
+    owners = torch.empty(index.positions.numel(), dtype=torch.int16)
+    ends = [bit // 8 for *_, bit in layout.rows[1:]] + [layout.bitmap_nbytes]
+    rows = zip(layout.records, layout.rows, ends, index.union_counts, strict=True)
+    begin = 0
+    for record, (_, numel, block, bit), end, count in rows:
+        part = slice(begin, begin + count)
+        begin += count
+        if count:
+            bitmaps = index.bitmaps[:, bit // 8 : end].contiguous()
+            alone, positions = segments_of([numel], [block]), index.positions[part] - bit
+            own_seed = derive_seed(seed, record.identity)
+            ops.plan_owners(bitmaps, alone, positions, own_seed, owners[part])
     return owners
 
 

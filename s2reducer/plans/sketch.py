@@ -12,7 +12,6 @@ expected to be live lies in the message as it is, which is shorter than its tabl
 Bytes a rank sends: 2 (P-1)/P times the message's, and those of the bitmaps or lists.
 """
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from s2reducer import ops
 from s2reducer.plans.contribution import Contribution
-from s2reducer.segments import Layout
+from s2reducer.segments import Layout, derive_seed
 from s2reducer.sketch_config import SketchConfig
 
 # A table with fewer cells for each block is not decoded.  So a segment of which a share of blocks
@@ -119,12 +118,6 @@ def lay_out(
 def _width(expected: int, config: SketchConfig) -> int:
     width = math.ceil(config.cells * expected / config.rows)
     return max(1, width) if config.on_overflow == "estimate" else width + _SPARE_WIDTH
-
-
-def derive_seed(*numbers: int) -> int:
-    """A seed that is another one for other numbers, and the same on all ranks."""
-    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
 
 
 def fill(message: Message, own: Contribution, config: SketchConfig) -> Tensor:
