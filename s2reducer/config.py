@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 import torch
 
 from s2reducer import _C
-from s2reducer.selection import Selection, SharedTopK
+from s2reducer.selection import SELECTIONS, Selection, SharedTopK
 from s2reducer.sketch_config import SketchConfig
 
 WIRES = (None, "bf16")
@@ -85,7 +85,7 @@ class Config:
         self._check_what_is_lost()
 
     def _check_what_is_lost(self) -> None:
-        if self.select is not None and not isinstance(self.select, Selection):
+        if self.select is not None and not isinstance(self.select, SELECTIONS):
             raise TypeError(
                 "select must be a TopK, SharedTopK, RandomK or Threshold, or None, but is "
                 f"{self.select!r}"

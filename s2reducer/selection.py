@@ -66,7 +66,7 @@ class _ByDensity(Selection):
         density = self.density
         if step <= self.warmup_steps:
             density **= (step - 1) / self.warmup_steps
-        return min(nblocks, math.ceil(density * nblocks))
+        return min(nblocks, max(1, round(density * nblocks)))
 
 
 @dataclass(frozen=True)
@@ -124,3 +124,6 @@ class Threshold(Selection):
     def least_score(self, block: int) -> float:
         """Of the blocks that are sent: the sum of their squares, or a single element."""
         return self.threshold if block == 1 else self.threshold * self.threshold * block
+
+
+SELECTIONS = (TopK, SharedTopK, RandomK, Threshold)

@@ -246,6 +246,7 @@ def test_a_step_that_was_skipped_needs_the_scaler(ranks: Ranks) -> None:
         ),
         (lambda: Threshold(math.inf), "threshold must be above 0 and finite"),
         (lambda: s2reducer.S2State(select=0.1), "select must be a TopK"),
+        (lambda: s2reducer.S2State(select=Selection()), "select must be a TopK"),
         (lambda: s2reducer.S2State(wire="fp8"), "wire must be None or 'bf16'"),
         (lambda: s2reducer.S2State(wire="bf16", plan="sketch"), "wire must be None with the plan"),
         (lambda: s2reducer.S2State(error_feedback=None), "error_feedback must be True or False"),
@@ -261,3 +262,4 @@ def test_the_density_falls_by_the_same_factor() -> None:
     select = TopK(0.01, warmup_steps=4)
     kept = [select.keep(100_000_000, step) / 1e8 for step in range(1, 7)]
     assert kept == pytest.approx([1.0, 0.01**0.25, 0.1, 0.01**0.75, 0.01, 0.01], abs=1e-7)
+    assert [TopK(0.07).keep(n, 1) for n in (1, 7, 8, 100)] == [1, 1, 1, 7]
