@@ -52,7 +52,7 @@ def select_top(
 def select_above(scores: Tensor, threshold: float, bitmap: Tensor, parallel: bool = True) -> int:
     """Selects the scores whose magnitude is ``threshold``, 0 or more, or above; returns how many.
 
-    NaNs are selected, whatever the threshold is, which is rounded to float32.
+    The threshold is rounded to float32.  NaNs are selected, unless it is one itself.
     """
     count = torch.empty(1, dtype=torch.int64)
     _ops.select_above.default(scores, threshold, bitmap, count, parallel)

@@ -91,13 +91,13 @@ struct s2_kernels {
      * words of `bitmap` are written.  Returns their number. */
     int64_t (*select_above)(const float *scores, int64_t n, int32_t most, uint8_t *bitmap);
 
-    /* The same, and of those that are above `below` and not above `most` the keys, as from position
-     * `first` on: there is room for two
-     * more than n. */
+    /* The same, and writes the keys of the scores that are above `below` and not above `most`, the
+     * first score being at position `first`; `keys` has room for two more than n. */
     int64_t (*select_split)(const float *scores, int64_t n, int64_t first, int32_t below,
                             int32_t most, uint8_t *bitmap, uint64_t *keys, int64_t *nkeys);
 
-    /* owed = before + values * factor; `before` may be NULL for zeros.  Whether a value was not. */
+    /* owed = before + values * factor; `before` may be NULL for zeros.  Returns whether any value
+     * was neither +0.0 nor -0.0. */
     bool (*owed_add)(const float *values, int64_t n, float factor, const float *before,
                      float *owed);
 

@@ -27,22 +27,6 @@ static const int64_t *copy_longs(guarded *memory, const int64_t *longs, int64_t 
     return guarded_copy(memory, longs, 8 * n, placement_random(8));
 }
 
-/* ----------------------------------------- Executor ------------------------------------------- */
-
-/* Hands out ranges of random lengths, the last one first. */
-static void run_backwards(void *self, int64_t begin, int64_t end, int64_t grain, s2_range_body body,
-                          void *body_arg)
-{
-    (void)self, (void)grain;
-    while (end > begin) {
-        int64_t middle = end - 1 - random_below(end - begin);
-        body(body_arg, middle, end);
-        end = middle;
-    }
-}
-
-static const s2_executor backwards = {run_backwards, NULL};
-
 /* ------------------------------------------ Sorting ------------------------------------------- */
 
 typedef struct entry {
@@ -225,7 +209,7 @@ static void check_sum(const void *contents, s2_dtype dtype, int64_t width, const
     for (int parallel = 0; parallel < 2; parallel++) {
         void *sums = guarded_place(&sums_memory, numel * size, placement_random(size));
         CHECK(s2_coo_sum(values, dtype, s->n, width, order, starts, s->nunique, sums,
-                         parallel ? &backwards : NULL) == S2_OK);
+                         parallel ? &executor_backwards : NULL) == S2_OK);
         check_elements(dtype, sums, wanted, numel, 1);
         guarded_check(&sums_memory);
     }
