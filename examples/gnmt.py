@@ -20,6 +20,7 @@ these s2reducer does not send. With ``--sparse`` the gradients have no such rows
 
 import math
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ import corpora
 import harness
 import torch
 from corpora import BEGIN, PAD, Pair
+from harness import at_least
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -167,26 +169,31 @@ def validate(model: GNMT, pairs: Sequence[Pair], batch: int) -> tuple[float, flo
     return math.exp(loss / words), right / words
 
 
+def parse(argv: Sequence[str] | None) -> Namespace:
+    parser = harness.flags(__doc__, steps=600, batch=32)
+    add = parser.add_argument
+    add("--source", type=Path, metavar="FILE", help="sentences, one a line")
+    add("--target", type=Path, metavar="FILE", help="their translations")
+    add("--vocabulary", type=at_least(15), default=20_000, help="words a language (20000)")
+    add("--longest", type=at_least(1), default=20, help="words of a sentence (20)")
+    add("--layers", type=int, choices=(8, 16), default=8, help="of both LSTMs (8)")
+    add("--width", type=at_least(1), default=96, help="of a word and a state (96)")
+    add("--dropout", type=float, default=0.0, help="share of units (0)")
+    add("--sparse", action="store_true", help="embeddings give COO gradients")
+    add("--rate", type=float, default=4e-3, help="of Adam, the highest (0.004)")
+    add("--table-rate", type=float, default=0.1, help="of the embeddings (0.1)")
+    args = parser.parse_args(argv)
+    if (args.source is None) != (args.target is None):
+        parser.error("arguments --source and --target: there must be both or none")
+    return args
+
+
 def main(
     argv: Sequence[str] | None = None,
     install: Callable[[DistributedDataParallel], Any] | None = None,
 ) -> dict[str, Any]:
     """Trains, and gives the losses and the metric; ``install`` registers another hook than ours."""
-    parser = harness.flags(__doc__, steps=600, batch=32)
-    parser.add_argument("--source", type=Path, metavar="FILE", help="sentences, one a line")
-    parser.add_argument("--target", type=Path, metavar="FILE", help="their translations")
-    parser.add_argument("--vocabulary", type=int, default=20_000, help="words a language (20000)")
-    parser.add_argument("--longest", type=int, default=20, help="words of a sentence (20)")
-    parser.add_argument("--layers", type=int, choices=(8, 16), default=8, help="of both LSTMs (8)")
-    parser.add_argument("--width", type=int, default=96, help="of a word and a state (96)")
-    parser.add_argument("--dropout", type=float, default=0.0, help="share of units (0)")
-    parser.add_argument("--sparse", action="store_true", help="embeddings give COO gradients")
-    parser.add_argument("--rate", type=float, default=4e-3, help="of Adam, the highest (0.004)")
-    parser.add_argument("--table-rate", type=float, default=0.1, help="of the embeddings (0.1)")
-    args = parser.parse_args(argv)
-    if (args.source is None) != (args.target is None):
-        parser.error("arguments --source and --target: there must be both or none")
-
+    args = parse(argv)
     with harness.ranks(args.seed) as (rank, ranks):
         files = (args.source, args.target) if args.source else None
         pairs = corpora.read_pairs(files, args.vocabulary, args.longest)

@@ -9,7 +9,7 @@ import os
 import statistics
 import time
 from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,21 +34,26 @@ def flags(description: str | None, *, steps: int, batch: int) -> ArgumentParser:
     """A parser with the flags that all scripts have, and these defaults."""
     parser = ArgumentParser(description=(description or "").partition("\n")[0])
     add = parser.add_argument
-    add("--steps", type=_positive, default=steps, help="of all ranks together (%(default)s)")
-    add("--batch", type=_positive, default=batch, help="of each rank (%(default)s)")
+    add("--steps", type=at_least(1), default=steps, help="of all ranks together (%(default)s)")
+    add("--batch", type=at_least(1), default=batch, help="of each rank (%(default)s)")
     add("--seed", type=int, default=0, help="of the model's start and of the batches (%(default)s)")
     add("--plan", choices=PLANS, default="auto", help="of s2reducer (%(default)s)")
     add("--s2reducer", action=BooleanOptionalAction, default=True, help="plain DDP if not")
     add("--checkpoint", type=Path, metavar="FILE", help="goes on from this file where it exists")
-    add("--checkpoint-every", type=_positive, metavar="N", help="steps; without it, at the end")
-    add("--log-every", type=_positive, default=50, metavar="N", help="steps (%(default)s)")
+    add("--checkpoint-every", type=at_least(1), metavar="N", help="steps; without it, at the end")
+    add("--log-every", type=at_least(1), default=50, metavar="N", help="steps (%(default)s)")
     return parser
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is no whole number above zero")
-    return int(text)
+def at_least(least: int) -> Callable[[str], int]:
+    """The ``type`` of a flag: whole numbers from ``least`` on."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+        return int(text)
+
+    return parse
 
 
 @contextmanager

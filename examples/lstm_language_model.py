@@ -13,6 +13,7 @@ s2reducer does not send. With ``--sparse`` the gradient has no such rows at all 
 
 import math
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import corpora
 import harness
 import torch
+from harness import at_least
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -67,22 +69,26 @@ def perplexity(model: LanguageModel, text: corpora.Streams) -> float:
     return math.exp(total / windows)
 
 
+def parse(argv: Sequence[str] | None) -> Namespace:
+    parser = harness.flags(__doc__, steps=800, batch=16)
+    add = parser.add_argument
+    add("--text", type=Path, nargs="+", metavar="FILE", help="not dict-gcide")
+    add("--vocabulary", type=at_least(15), default=30_000, help="words (30000)")
+    add("--width", type=at_least(1), default=128, help="of a word and a state (128)")
+    add("--layers", type=at_least(1), default=1, help="of the LSTM (1)")
+    add("--length", type=at_least(1), default=32, help="words of a window (32)")
+    add("--dropout", type=float, default=0.0, help="share of units (0)")
+    add("--sparse", action="store_true", help="the embedding gives COO gradients")
+    add("--rate", type=float, default=0.1, help="of learning, the highest (0.1)")
+    return parser.parse_args(argv)
+
+
 def main(
     argv: Sequence[str] | None = None,
     install: Callable[[DistributedDataParallel], Any] | None = None,
 ) -> dict[str, Any]:
     """Trains, and gives the losses and the metric; ``install`` registers another hook than ours."""
-    parser = harness.flags(__doc__, steps=800, batch=16)
-    parser.add_argument("--text", type=Path, nargs="+", metavar="FILE", help="not dict-gcide")
-    parser.add_argument("--vocabulary", type=int, default=30_000, help="words (30000)")
-    parser.add_argument("--width", type=int, default=128, help="of a word and a state (128)")
-    parser.add_argument("--layers", type=int, default=1, help="of the LSTM (1)")
-    parser.add_argument("--length", type=int, default=32, help="words of a window (32)")
-    parser.add_argument("--dropout", type=float, default=0.0, help="share of units (0)")
-    parser.add_argument("--sparse", action="store_true", help="the embedding gives COO gradients")
-    parser.add_argument("--rate", type=float, default=0.1, help="of learning, the highest (0.1)")
-    args = parser.parse_args(argv)
-
+    args = parse(argv)
     with harness.ranks(args.seed) as (rank, ranks):
         text = corpora.read_text(args.text, args.vocabulary, args.length + 1)
         part = {"batch": args.batch, "length": args.length, "rank": rank, "ranks": ranks}

@@ -135,11 +135,7 @@ def accuracy(model: nn.Module, test: Images, rank: int, ranks: int) -> float:
     return harness.sum_over_ranks(right)[0] / len(test)
 
 
-def main(
-    argv: Sequence[str] | None = None,
-    install: Callable[[DistributedDataParallel], Any] | None = None,
-) -> dict[str, Any]:
-    """Trains, and gives the losses and the metric; ``install`` registers another hook than ours."""
+def parse(argv: Sequence[str] | None) -> Namespace:
     parser = harness.flags(__doc__, steps=600, batch=64)
     parser.add_argument("--dataset", choices=("fashion-mnist", "cifar10"), default="fashion-mnist")
     parser.add_argument("--data", type=Path, default=corpora.FASHION_MNIST, metavar="DIRECTORY")
@@ -149,7 +145,15 @@ def main(
     args = parser.parse_args(argv)
     if args.depth < 8 or args.depth % 6 != 2:
         parser.error(f"argument --depth: {args.depth} is not 8, 14, 20 ...")
+    return args
 
+
+def main(
+    argv: Sequence[str] | None = None,
+    install: Callable[[DistributedDataParallel], Any] | None = None,
+) -> dict[str, Any]:
+    """Trains, and gives the losses and the metric; ``install`` registers another hook than ours."""
+    args = parse(argv)
     with harness.ranks(args.seed) as (rank, ranks):
         training, test = load(args)
         model = ResNet(args.depth, channels=training.images.shape[1])

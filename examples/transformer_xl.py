@@ -16,6 +16,7 @@ these s2reducer does not send. With ``--sparse`` the gradient has no such rows a
 
 import math
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import corpora
 import harness
 import torch
+from harness import at_least
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -162,27 +164,32 @@ def perplexity(model: TransformerXL, text: corpora.Streams) -> float:
     return math.exp(total / windows)
 
 
+def parse(argv: Sequence[str] | None) -> Namespace:
+    parser = harness.flags(__doc__, steps=600, batch=16)
+    add = parser.add_argument
+    add("--text", type=Path, nargs="+", metavar="FILE", help="not dict-gcide")
+    add("--vocabulary", type=at_least(15), default=30_000, help="words (30000)")
+    add("--width", type=at_least(1), default=128, help="of a word and a state (128)")
+    add("--layers", type=at_least(1), default=3, help="(3)")
+    add("--heads", type=at_least(1), default=4, help="divide the width (4)")
+    add("--length", type=at_least(1), default=32, help="words of a segment (32)")
+    add("--memory", type=at_least(0), default=32, help="words before it (32)")
+    add("--dropout", type=float, default=0.0, help="share of units (0)")
+    add("--sparse", action="store_true", help="the embedding gives COO gradients")
+    add("--rate", type=float, default=1e-3, help="of Adam, the highest (0.001)")
+    add("--table-rate", type=float, default=0.01, help="of the embedding (0.01)")
+    args = parser.parse_args(argv)
+    if args.width % args.heads or args.width % 2:
+        parser.error(f"argument --width: {args.width} must be even and a multiple of --heads")
+    return args
+
+
 def main(
     argv: Sequence[str] | None = None,
     install: Callable[[DistributedDataParallel], Any] | None = None,
 ) -> dict[str, Any]:
     """Trains, and gives the losses and the metric; ``install`` registers another hook than ours."""
-    parser = harness.flags(__doc__, steps=600, batch=16)
-    parser.add_argument("--text", type=Path, nargs="+", metavar="FILE", help="not dict-gcide")
-    parser.add_argument("--vocabulary", type=int, default=30_000, help="words (30000)")
-    parser.add_argument("--width", type=int, default=128, help="of a word and a state (128)")
-    parser.add_argument("--layers", type=int, default=3, help="(3)")
-    parser.add_argument("--heads", type=int, default=4, help="divide the width (4)")
-    parser.add_argument("--length", type=int, default=32, help="words of a segment (32)")
-    parser.add_argument("--memory", type=int, default=32, help="words before it (32)")
-    parser.add_argument("--dropout", type=float, default=0.0, help="share of units (0)")
-    parser.add_argument("--sparse", action="store_true", help="the embedding gives COO gradients")
-    parser.add_argument("--rate", type=float, default=1e-3, help="of Adam, the highest (0.001)")
-    parser.add_argument("--table-rate", type=float, default=0.01, help="of the embedding (0.01)")
-    args = parser.parse_args(argv)
-    if args.width % args.heads or args.width % 2:
-        parser.error(f"argument --width: {args.width} must be even and a multiple of --heads")
-
+    args = parse(argv)
     with harness.ranks(args.seed) as (rank, ranks):
         text = corpora.read_text(args.text, args.vocabulary, args.length + 1)
         part = {"batch": args.batch, "length": args.length, "rank": rank, "ranks": ranks}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import machine
 import pytest
+import torch
 from ranks import Ranks
 
 MOST_RANKS = 8
@@ -19,6 +20,15 @@ def pytest_configure() -> None:
 
 def pytest_report_header() -> str:
     return machine.describe_kernels()
+
+
+@pytest.fixture
+def on_one_thread() -> Iterator[None]:
+    """Threads of a tiny model wait for each other longer than they work, if others work as well."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

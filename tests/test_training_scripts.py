@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 
 import harness
 
+pytestmark = pytest.mark.usefixtures("on_one_thread")
 EXAMPLES = ROOT / "examples"
 RESNET, LSTM, XL, GNMT = "resnet_fashion_mnist", "lstm_language_model", "transformer_xl", "gnmt"
 SCRIPTS = (RESNET, LSTM, XL, GNMT)
@@ -313,7 +314,8 @@ def test_missing_data_is_one_sentence(
     ("script", "flags", "sentence"),
     [
         (RESNET, ["--depth", "10"], "argument --depth: 10 is not 8, 14, 20 ..."),
-        (LSTM, ["--steps", "0"], "argument --steps: '0' is no whole number above zero"),
+        (LSTM, ["--steps", "0"], "argument --steps: '0' is no whole number from 1 on"),
+        (GNMT, ["--vocabulary", "14"], "argument --vocabulary: '14' is no whole number from 15 on"),
         (XL, ["--heads", "3"], "argument --width: 128 must be even and a multiple of --heads"),
         (GNMT, ["--source", "x"], "arguments --source and --target: there must be both or none"),
     ],
