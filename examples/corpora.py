@@ -148,7 +148,7 @@ def read_text(paths: Sequence[Path] | None, vocabulary: int, shortest: int) -> T
         text = corpus.read_files(paths)
     else:
         prose = without_markup(read_dictionary("gcide", GCIDE_BYTES))
-        text = corpus.Text([prose], "the first letters of dict-gcide")
+        text = corpus.Text([prose], "the beginning of dict-gcide")
     words = list(corpus.iterate_words(text))
     ids = corpus.Vocabulary.from_words(words, vocabulary).encode(words)
     train, held_out = (_tensor(part) for part in corpus.split_held_out(ids, shortest))

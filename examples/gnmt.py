@@ -12,7 +12,8 @@ words here, not pieces of them, and predicted by an adaptive softmax.
 
 The pairs are the usage examples of Debian's package dict-freedict-deu-eng, or the lines of the two
 files ``--source`` and ``--target``. The default settings are for minutes on two cores: the model
-learns what such sentences are made of, not to translate.
+learns what such sentences are made of, not to translate. Left out: the search for translations, and
+the paper's refinement by reinforcement learning.
 
 A batch has few of the vocabularies' words, so most rows of the two embeddings' gradients are zero:
 these s2reducer does not send. With ``--sparse`` the gradients have no such rows at all (COO).
@@ -39,7 +40,7 @@ import s2reducer
 
 
 class Attention(nn.Module):
-    """Additive attention (Bahdanau et al., arXiv 1409.0473), its last weights of a length apart."""
+    """Additive attention (Bahdanau et al., arXiv 1409.0473), its last layer with weight norm."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -209,7 +210,7 @@ def main(
             state = s2reducer.register(ddp, plan=args.plan)
 
         # Adam would move every row of a table at every step, with or without a gradient, and takes
-        # no COO gradients; Adagrad does not, and does.
+        # no COO gradients; Adagrad leaves rows without a gradient alone, and takes COO ones.
         tables = [model.encoder.words.weight, model.decoder.words.weight]
         rest = harness.rest_of(model, tables)
         adagrad = torch.optim.Adagrad(tables, lr=args.table_rate, initial_accumulator_value=1e-6)

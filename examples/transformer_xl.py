@@ -213,7 +213,7 @@ def main(
             state = s2reducer.register(ddp, plan=args.plan)
 
         # Adam would move every row of the table at every step, with or without a gradient, and
-        # takes no COO gradients; Adagrad does not, and does.
+        # takes no COO gradients; Adagrad leaves rows without a gradient alone, and takes COO ones.
         table, rest = [model.words.weight], harness.rest_of(model, [model.words.weight])
         adagrad = torch.optim.Adagrad(table, lr=args.table_rate, initial_accumulator_value=1e-6)
         adam = torch.optim.Adam(rest, lr=args.rate, eps=1e-6)

@@ -29,10 +29,10 @@ from baselines.methods import BY_ROWS
 from baselines.rows import Rows, Source
 
 slow = pytest.mark.slow
-NEW = ("sparcml", "sparcml-split", "parallax", "omnireduce")
 
 
-@pytest.mark.parametrize("name", NEW)
+# Of coo and zen test_baselines.py knows the bytes as well.
+@pytest.mark.parametrize("name", ["sparcml", "sparcml-split", "parallax", "omnireduce"])
 @pytest.mark.parametrize(
     "world_size", [pytest.param(n, marks=() if n == 3 else slow) for n in (1, 2, 3, 4, 5)]
 )
@@ -182,8 +182,9 @@ def formula(name: str, world_size: int, density: float) -> float:
 def test_formulas(ranks: Ranks, name: str, density: float, world_size: int) -> None:
     sent = ranks.run(world_size, exchange_rows, name, density)
     expected = formula(name, world_size, density)
-    assert sum(sent) / world_size == pytest.approx(expected, rel=0.1)
-    assert max(sent) < 1.2 * expected
+    # ZEN fills up to the owner that has most.
+    assert sum(sent) / world_size == pytest.approx(expected, rel=0.1 if name == "zen" else 0.02)
+    assert max(sent) < 1.1 * expected
 
 
 @pytest.mark.slow

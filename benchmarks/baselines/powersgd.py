@@ -13,9 +13,10 @@ Parameters of one dimension, and matrices that the factors would not make smalle
 densely.  Bytes a rank sends: 2 (P-1)/P 4 r (n + m) for each matrix, and 2 (P-1)/P 4 numbers of the
 rest.
 
-It is written here once more, as torch's own hook begins collectives in callbacks of futures: with
-several buckets on gloo, that aborts now and then.  This one waits in the hook's body, so it works
-with any buckets, and its memory belongs to parameters, so it may begin with the first step.
+It is written here once more, as torch's own hook waits for collectives in callbacks of futures,
+which on gloo may hang with several buckets (https://github.com/pytorch/pytorch/issues/48478).  This
+one waits in the hook's body, and its memory belongs to parameters, so it may begin with the first
+step.
 
 Left out: what torch's hook overlaps with the backward pass, its batches of matrices of one shape,
 half types, and COO gradients.  Rows that are zero on all ranks may come back as rounding errors.
