@@ -120,7 +120,13 @@ def test_random(seed: int, numel: int, share: float) -> None:
     assert torch.equal(bitmap, bitmap_of(wanted, numel))
 
 
-@pytest.mark.parametrize("variant", _C.cpu_variants())
+@pytest.mark.parametrize(
+    "variant",
+    [
+        name if name == _C.cpu_variant_best() else pytest.param(name, marks=pytest.mark.slow)
+        for name in _C.cpu_variants()
+    ],
+)
 @pytest.mark.parametrize("kind", ["normal", "sorted", "mostly zeros", "equal", "two values"])
 def test_the_top_of_many_scores_is_that_of_a_sort(kind: str, variant: str) -> None:
     """Enough for a sample; the thread pool cuts them."""
