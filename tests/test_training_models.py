@@ -16,7 +16,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
 import corpora
-from gnmt import GNMT, pad
+from gnmt import GNMT, Attention, pad
 from resnet_fashion_mnist import ResNet
 from transformer_xl import RelativeAttention, TransformerXL, align_distances, encode_distances
 
@@ -116,6 +116,24 @@ def test_no_word_sees_what_follows_and_nothing_is_learned_through_the_memory() -
 # ------------------------------------------------------------------------------------------------
 # GNMT
 # ------------------------------------------------------------------------------------------------
+
+
+def test_attention_is_additive() -> None:
+    """Word by word: softmax over j of g v (W s_i + U h_j + b, through tanh) / |v|, no padding."""
+    torch.manual_seed(0)
+    attention = Attention(6)
+    asked, memory = torch.randn(1, 2, 6), torch.randn(1, 4, 6)
+    weights = attention.score.parametrizations.weight
+    with torch.no_grad():
+        weights.original0.fill_(3.0)
+    v = 3.0 * weights.original1[0] / weights.original1.norm()
+    expected = []
+    for i in range(2):
+        query = attention.query.weight @ asked[0, i] + attention.key.bias
+        scores = [v @ torch.tanh(query + attention.key.weight @ memory[0, j]) for j in range(3)]
+        expected.append(torch.stack(scores).softmax(0) @ memory[0, :3])
+    found = attention(asked, memory, torch.tensor([[True, True, True, False]]))
+    torch.testing.assert_close(found[0], torch.stack(expected))
 
 
 def test_padding_changes_nothing() -> None:
