@@ -119,7 +119,7 @@ def test_no_word_sees_what_follows_and_nothing_is_learned_through_the_memory() -
 
 
 def test_attention_is_additive() -> None:
-    """Word by word: softmax over j of g v (W s_i + U h_j + b, through tanh) / |v|, no padding."""
+    """Word by word: softmax over j of (g v / |v|) tanh(W s_i + U h_j + b), without the padding."""
     torch.manual_seed(0)
     attention = Attention(6)
     asked, memory = torch.randn(1, 2, 6), torch.randn(1, 4, 6)

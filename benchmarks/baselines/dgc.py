@@ -12,7 +12,7 @@ sent.  In each step, g the gradient:
 
 In the beginning more is sent (warm-up): 1/4 of the elements, then 1/16, 1/64 and 1/256, each for
 ``warm_up`` steps.  Other parameters are reduced densely and get u = m u + g of the mean.  So the
-optimizer has to be SGD without momentum of its own.
+optimizer has to be SGD without momentum of its own, and its weight decay is without momentum too.
 
 Bytes a rank sends: 8 (P-1) k, k elements in the mean, beside the dense rest.
 
