@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """What the tests want of a machine: where it is missing they are skipped, but never on CI.
 
-CI fails before the first test instead, or nobody would see what it leaves out.  The one exception
-is AVX-512, which no installation can bring: a line above the tests says that it is not there.
+CI fails before the first test instead, or nobody would see what it leaves out.  The exceptions are
+AVX-512, which no installation can bring, and nvcc, which comes with no distribution: a line above
+the tests says that they are not there.
 """
 
 import importlib.util
@@ -35,8 +36,12 @@ def missing() -> list[str]:
 def describe_kernels() -> str:
     """One line on the kernels that are tested here."""
     variants = _C.cpu_variants()
-    note = "; NOT TESTED: avx512, which this CPU does not have"
-    return f"kernels: {', '.join(variants)}{note if _is_x86() and 'avx512' not in variants else ''}"
+    notes = ""
+    if _is_x86() and "avx512" not in variants:
+        notes += "; NOT TESTED: avx512, which this CPU does not have"
+    if not shutil.which("nvcc"):
+        notes += "; NOT TESTED: what nvcc makes of the CUDA kernels, since it is not installed"
+    return f"kernels: {', '.join(variants)}{notes}"
 
 
 def _is_x86() -> bool:

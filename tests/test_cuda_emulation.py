@@ -28,7 +28,7 @@ STUCK = "threads wait for others that have returned, or wait elsewhere"
 
 
 def make(*arguments: str) -> None:
-    command = ["make", "--silent", "-C", str(CUDA), *arguments]
+    command = ["make", "--silent", "-C", str(CUDA), "CC=gcc", "CXX=g++", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
 

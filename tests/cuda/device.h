@@ -16,7 +16,7 @@ enum { NONSENSE = !RACES };
 /* The stream that all work must be enqueued on. */
 extern s2_cuda_stream const device_stream;
 
-/* Memory for an argument: as guarded as tests/c has it. */
+/* How many arguments of a call lie on the device, and bytes of the largest. */
 enum { DEVICE_ARRAYS = 16, DEVICE_NBYTES = 1 << 22 };
 
 /* An array of the device, with the contents of `source`, or bytes without meaning if that is NULL.
@@ -38,8 +38,8 @@ void device_check(void);
 
 /*
  * Calls a function of s2_cuda.h, whose last argument is device_stream.  Until it returns, arrays of
- * the device can be touched by kernels alone, and `layout` by the host alone.  Both may be wrong
- * without being noticed where host and device share their addresses, as they do here.
+ * the device can be touched by kernels alone, and `layout` by the host alone:
+ * here they share their addresses, and without that neither mistake would show.
  */
 #define ON_DEVICE(layout, call)                                                                    \
     do {                                                                                           \

@@ -2,8 +2,6 @@
 /* Runs kernels on the CPU: see cuda_runtime.h. */
 #include "cuda_runtime.h"
 
-#include <cinttypes>
-#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
