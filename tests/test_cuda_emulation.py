@@ -49,7 +49,9 @@ def built() -> None:
 
 @pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("kind", ["build-sanitize", "build-races"])
-@pytest.mark.parametrize("program", ["bitmap", "blocks", "values", "lists", "plan", "sketch"])
+@pytest.mark.parametrize(
+    "program", ["bitmap", "blocks", "values", "lists", "plan", "coo", "sketch"]
+)
 def test_kernels_give_the_bits_of_the_core(program: str, kind: str) -> None:
     done = run(CUDA / kind / f"test_cuda_{program}")
     assert done.returncode == 0
@@ -57,7 +59,7 @@ def test_kernels_give_the_bits_of_the_core(program: str, kind: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-@pytest.mark.parametrize("unit", ["values", "rows", "sketch", "peel"])
+@pytest.mark.parametrize("unit", ["values", "rows", "coo", "sketch", "peel"])
 def test_nvcc_keeps_to_ieee_754(unit: str, tmp_path: Path) -> None:
     """What the emulator cannot show: no fused, approximate or flushing instruction is made."""
     flags = re.search(r"^NVCC_FLAGS := (.*?)(?<!\\)$", (ROOT / "Makefile").read_text(), re.M | re.S)
@@ -263,6 +265,13 @@ MUTANTS = {
         "if (candidates >= at.caps[rank]) break;",
         DIFFERENT,
         "plan",
+    ),
+    "repeats that are added backwards": Mutant(
+        "coo.cu",
+        "const int64_t row = r.order[i];",
+        "const int64_t row = r.order[first + end - 1 - i];",
+        DIFFERENT,
+        "coo",
     ),
     "cells that take blocks in any order": Mutant(
         "cells.cu",

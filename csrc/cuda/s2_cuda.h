@@ -28,7 +28,7 @@
  *   count      point to that number, or are NULL where the list is full.  If it is above the
  *              capacity, the list is that long, and lacks the rest.
  *
- * Not here: COO gradients.
+ * Not here: what sorts and unites the rows of COO gradients.
  *
  * The header needs none of CUDA's.
  */
@@ -182,6 +182,20 @@ s2_status s2_cuda_plan_lists(const s2_cuda_layout *layout, const uint8_t *bitmap
                              int64_t *received, int64_t nreceived, int64_t *owned,
                              s2_segment *compact, void *scratch, int64_t scratch_nbytes,
                              s2_cuda_stream stream);
+
+/* ============================================================================================== */
+/*                                             Rows                                               */
+/* ============================================================================================== */
+
+/* The `capacity` is of distinct rows here, at most n, and `starts` has one element more than there
+ * are. */
+s2_status s2_cuda_coo_sum(const void *values, s2_dtype dtype, int64_t n, int64_t width,
+                          const int64_t *order, const int64_t *starts, int64_t capacity,
+                          const int64_t *count, void *sums, s2_cuda_stream stream);
+
+s2_status s2_cuda_coo_bitmaps(const int64_t *entries, int64_t capacity, const int64_t *count,
+                              int64_t nranks, int64_t nunion, uint8_t *bitmaps, int64_t nbytes,
+                              s2_cuda_stream stream);
 
 /* ============================================================================================== */
 /*                                            Sketch                                              */
