@@ -15,6 +15,7 @@ from torch.utils import deterministic
 
 import s2reducer
 from s2reducer import reference
+from s2reducer.config import RECORD_NBYTES
 from s2reducer.constants import FLOOR_NBYTES
 from s2reducer.segments import block_length, segments_of
 
@@ -234,7 +235,7 @@ def test_auto_sends_no_more_than_dense_and_a_bitmap(
     result = ranks.run(4, reduce_at_densities, [[density] * 4] * 4, "auto", dtype)[0]
     report = result["report"]
     bitmaps = 4 * 3 * (2048 // 8 + 2 * 64)  # with the headers of two buckets
-    settings = 3 * 512
+    settings = 3 * RECORD_NBYTES
     assert report["bytes_dense"] == 4 * 2 * 3 * 2048 * 16 * dtype.itemsize // 4
     assert report["bytes_sent"] <= report["bytes_dense"] + bitmaps + settings
 
@@ -253,7 +254,7 @@ def test_the_bytes_of_a_union_follow_its_formula(ranks: Ranks) -> None:
     own = [live_rows(index, 0) for index in (0, 1)]
     union = [live_rows(index, 0) | live_rows(index, 1) for index in (0, 1)]
     report = ranks.run(2, reduce_at_densities, [[0.1] * 2], "union")[0]["report"]
-    settings, header, bitmaps = 512, 128, 2048 // 8
+    settings, header, bitmaps = RECORD_NBYTES, 128, 2048 // 8
     assert report["bytes_sent"] == (
         settings + header + header + bitmaps + sum(map(len, union)) * 16 * 4
     )
