@@ -20,13 +20,13 @@ struct coo_rows {
 };
 
 /* The bits of a row that does not repeat are kept; others are added up in the order of appearance,
- * each element in a register.  `scale` is a power of two that keeps partial sums from overflow. */
+ * each element in a register.  They are multiplied by `down`, and the sum by `up`: powers of two
+ * that keep partial sums from overflow. */
 template <typename Element, typename Sum>
-static __global__ void sum_rows(coo_rows r, const Element *values, Sum scale, Element *sums)
+static __global__ void sum_rows(coo_rows r, const Element *values, Sum down, Sum up, Element *sums)
 {
     const int64_t nunique = s2_length(r.count, r.capacity);
     const int lane = (int)threadIdx.x & (r.lanes - 1);
-    const Sum down = 1 / scale;
 
     for (int64_t k = s2_thread() / r.lanes; k < nunique; k += s2_nthreads() / r.lanes) {
         const int64_t first = r.starts[k], end = s2_min(r.starts[k + 1], r.n);
@@ -43,7 +43,7 @@ static __global__ void sum_rows(coo_rows r, const Element *values, Sum scale, El
                 else
                     total = i == first ? value : total + value;
             }
-            if (end != first + 1) s2_round(total * scale, sum);
+            if (end != first + 1) s2_round(total * up, sum);
         }
     }
 }
@@ -70,7 +70,7 @@ static s2_status launch_sum(const coo_rows &r, const void *values, Sum scale, vo
 {
     if (r.capacity != 0 && r.n != 0 && r.width != 0)
         S2_LAUNCH((sum_rows<Element, Sum>), s2_grid(r.capacity, r.lanes), S2_THREADS, stream, r,
-                  (const Element *)values, scale, (Element *)sums);
+                  (const Element *)values, 1 / scale, scale, (Element *)sums);
     return s2_launched();
 }
 

@@ -19,6 +19,8 @@
  *     memory outside of the arrays is touched.
  *   - Results do not depend on how threads happen to run: no sum of floats has an order that is
  *     left open.
+ *   - `scratch` is the caller's as well, of exactly the size that a function whose name ends in
+ *     "scratch_nbytes" gives for the same arguments.  What it holds means nothing to others.
  *   - Arrays of elements are aligned for their element type, bitmaps and segments to 8 bytes,
  *     scratch to 16: else S2_BAD_ADDRESS.
  *
