@@ -11,7 +11,7 @@ torchvision:
     torchrun --nproc_per_node 2 examples/resnet_fashion_mnist.py --dataset cifar10 \\
         --data DIRECTORY --depth 20 --augment --steps 64000
 
-Nothing is sparse in its gradients: ``auto`` sends them as DDP does.
+Nothing is sparse in its gradients: ``auto`` sends as many bytes as DDP does.
 """
 
 import sys
