@@ -30,6 +30,7 @@ from torch import Tensor
 
 from s2reducer import ops
 from s2reducer.constants import NFIGURES
+from s2reducer.device import to_device
 from s2reducer.errors import Disagreement
 from s2reducer.segments import Layout
 from s2reducer.transport import Transport
@@ -150,7 +151,22 @@ def compare(transport: Transport, header: Header, device: torch.device) -> Heade
     Raises:
         Disagreement: on the bucket; the same sentence on every rank.
     """
-    return _agreed(transport.all_gather(header.tensor().to(device)).cpu())
+    return agreed(transport.all_gather(header.tensor().to(device)).cpu())
+
+
+def message_of(header: Header, index: Tensor) -> Tensor:
+    """uint8, where ``index`` is, which are the bytes of a bitmap or a list behind the header."""
+    return torch.cat([to_device(header.tensor(), index.device), index])
+
+
+def index_of_messages(layout: Layout, messages: Tensor, nbytes: int) -> tuple[Index, Headers]:
+    """From the messages of all ranks, uint8 [P, bytes], of which this rank has sent ``nbytes``.
+
+    Raises:
+        Disagreement: on the bucket; the same sentence on every rank.
+    """
+    headers, bitmaps = agreed(messages), messages[:, HEADER_NBYTES:].contiguous()
+    return _index(layout, bitmaps, nbytes, rounds=1), headers
 
 
 def uses_lists(layout: Layout, world_size: int) -> bool:
@@ -182,16 +198,16 @@ def gather_index(
     header = Header(identity(layout, dtype), step, form, sum(own.tolist()), tuple(figures))
 
     if form == _BITMAP:
-        gathered = transport.all_gather(torch.cat([header.tensor(), bitmap]))
-        headers = _agreed(gathered[:, :HEADER_NBYTES])
-        bitmaps = gathered[:, HEADER_NBYTES:].contiguous()
+        messages = transport.all_gather(message_of(header, bitmap))
+        nbytes = transport.bytes_sent - sent_before
+        index, headers = index_of_messages(layout, messages, nbytes)
     else:
         headers = compare(transport, header, bitmap.device)
         bitmaps = _gather_lists(transport, layout, bitmap, headers.lives)
+        nbytes = transport.bytes_sent - sent_before
+        index = _index(layout, bitmaps, nbytes, rounds=2)
     layout.memory.most_live = max(headers.lives)
-    nbytes, rounds = transport.bytes_sent - sent_before, 1 if form == _BITMAP else 2
-    union, counts, union_counts = united(layout, bitmaps)
-    return Index(bitmaps, union, counts, union_counts, len(bitmaps), nbytes, rounds), headers
+    return index, headers
 
 
 def gather_union(
@@ -241,9 +257,13 @@ def _gather_lists(transport: Transport, layout: Layout, bitmap: Tensor, lives: l
     return bitmaps
 
 
-def _agreed(headers: Tensor) -> Headers:
-    """What each rank says (uint8 [P, bytes]), once the fields that must be the same are."""
-    rows = headers.contiguous().view(torch.int64).tolist()
+def agreed(headers: Tensor) -> Headers:
+    """What each rank says at the beginning of its message (uint8 [P, bytes]).
+
+    Raises:
+        Disagreement: the fields that must be the same are not.
+    """
+    rows = headers[:, :HEADER_NBYTES].contiguous().view(torch.int64).tolist()
     for column, name in enumerate(_FIELDS):
         values = [row[column] for row in rows]
         if len(set(values)) > 1:
@@ -266,3 +286,7 @@ def united(layout: Layout, bitmaps: Tensor) -> tuple[Tensor, list[list[int]], li
     ops.bitmap_unite(bitmaps, layout.segments, union, counts)
     *of_ranks, of_union = counts.tolist()
     return union, of_ranks, of_union
+
+
+def _index(layout: Layout, bitmaps: Tensor, nbytes: int, rounds: int) -> Index:
+    return Index(bitmaps, *united(layout, bitmaps), len(bitmaps), nbytes, rounds)

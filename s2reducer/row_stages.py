@@ -4,16 +4,17 @@
 They never go dense: nothing of a table's length is allocated.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from s2reducer import ops
-from s2reducer.exchange import Header, identity
+from s2reducer.block_ops import ops_for
+from s2reducer.device import to_device
+from s2reducer.exchange import Header, Index, identity
 from s2reducer.job import Job
-from s2reducer.plans.choice import choose, costs, dense_cost
-from s2reducer.rows import coalesced, gather_rows, rows_of, spread, table_of
+from s2reducer.plans.choice import Choice, choose, costs, dense_cost
+from s2reducer.rows import Table, coalesced, gather_rows, rows_of, spread, table_of
 from s2reducer.segments import layout_of
 from s2reducer.stages import Problem, allowed, remember, sparse_stage
 from s2reducer.transport import Transport
@@ -35,23 +36,42 @@ def rows_stage(job: Job, transport: Transport) -> Callable[[Transport], list[Ten
     )
     unions, index, headers = gather_rows(transport, tables, rows, header)
     chooser.learn(job.step, headers.figures)
-    job.counts = (index.counts[transport.rank], index.union_counts)
+    return plan_rows(job, transport.rank, tables, values, unions, index)
 
-    buffer, segments = spread(values, index, transport.rank)
+
+def plan_rows(
+    job: Job,
+    rank: int,
+    tables: Sequence[Table],
+    values: Sequence[Tensor],
+    unions: Sequence[Tensor],
+    index: Index,
+) -> Callable[[Transport], list[Tensor]]:
+    """The second stage, as it follows from the index; ``values`` are this rank's, coalesced."""
+    chooser, dtype = job.chooser, job.tables[0].dtype
+    job.counts = (index.counts[rank], index.union_counts)
+    buffer, segments = spread(values, index, rank)
     problem = Problem(buffer, layout_of(segments, job.layout.records), index)
-    candidates = allowed(costs(problem.layout, index, dtype), job.config, ("union",))
+    every = costs(problem.layout, index, dtype)
+    candidates = allowed(every, job.config, ("union",))
     dense = dense_cost(job.layout.numel, dtype, index.world_size)
-    choice = choose(candidates, dense, job.layout.memory.plan, chooser.constants)
+    if candidates:
+        choice = choose(candidates, dense, job.layout.memory.plan, chooser.constants)
+    else:
+        reason = f"in place of {job.config.plan}, which COO gradients cannot take here"
+        choice = Choice("owner", reason, every["owner"])
     remember(job, job.layout, choice)
     if choice.plan == "union":  # which adds what this rank does not have, too
-        ops.blocks_clear_dead(index.bitmaps[transport.rank], segments, buffer, parallel=False)
-    stage = sparse_stage(job, transport, problem, choice, [True] * len(tables))
+        ops_for(buffer.device).blocks_clear_dead(
+            index.bitmaps[rank], segments, buffer, parallel=False
+        )
+    stage = sparse_stage(job, rank, problem, choice, [True] * len(tables))
 
     def result(transport: Transport) -> list[Tensor]:
         stage(transport)
         parts = torch.split_with_sizes(buffer, segments[:, 1].tolist())
         return [
-            table.tensor(union, part)
+            table.tensor(to_device(union, part.device), part)
             for table, union, part in zip(tables, unions, parts, strict=True)
         ]
 

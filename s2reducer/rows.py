@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from s2reducer import ops
+from s2reducer.block_ops import ops_for
 from s2reducer.exchange import Header, Headers, Index, compare, gather_lists
 from s2reducer.segments import segments_of
 from s2reducer.transport import Transport
@@ -111,10 +112,22 @@ def gather_rows(
     """
     sent_before = transport.bytes_sent
     headers = compare(transport, header, rows[0].device)
-    # One list for all tables, whose rows are numbered one behind the other.
+    numbered, nrows = number_rows(tables, rows)
+    lists = gather_lists(transport, numbered, nrows, headers.lives)
+    return *unite_rows(tables, lists, transport.bytes_sent - sent_before), headers
+
+
+def number_rows(tables: Sequence[Table], rows: Sequence[Tensor]) -> tuple[Tensor, int]:
+    """One list for all tables, whose rows are numbered one behind the other, and of how many."""
+    *firsts, nrows = accumulate((table.nrows for table in tables), initial=0)
+    return torch.cat([part + first for part, first in zip(rows, firsts, strict=True)]), nrows
+
+
+def unite_rows(
+    tables: Sequence[Table], lists: Sequence[Tensor], nbytes: int
+) -> tuple[list[Tensor], Index]:
+    """The unions of the ranks' lists, and the index, for which this rank has sent ``nbytes``."""
     firsts = list(accumulate((table.nrows for table in tables), initial=0))
-    numbered = torch.cat([part + first for part, first in zip(rows, firsts[:-1], strict=True)])
-    lists = gather_lists(transport, numbered, firsts[-1], headers.lives)
     cuts = torch.tensor(firsts[1:])
     lengths = torch.stack([torch.searchsorted(one, cuts) for one in lists])
     lengths[:, 1:] -= lengths[:, :-1].clone()
@@ -137,10 +150,10 @@ def gather_rows(
         counts=lengths.tolist(),
         union_counts=[union.numel() for union in unions],
         world_size=len(lists),
-        nbytes=transport.bytes_sent - sent_before,
+        nbytes=nbytes,
         rounds=2,
     )
-    return unions, index, headers
+    return unions, index
 
 
 def spread(values: Sequence[Tensor], index: Index, rank: int) -> tuple[Tensor, Tensor]:
@@ -156,7 +169,7 @@ def spread(values: Sequence[Tensor], index: Index, rank: int) -> tuple[Tensor, T
     ops.bitmap_positions(index.bitmaps[rank], own)
     buffer = values[0].new_empty(sum(numels))
     packed = torch.cat([part.view(-1) for part in values])
-    ops.blocks_scatter(packed, segments, own, buffer, parallel=False)
+    ops_for(buffer.device).blocks_scatter(packed, segments, own, buffer, parallel=False)
     return buffer, segments
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from s2reducer import ops
+from s2reducer.block_ops import ops_for
 from s2reducer.config import Config
 from s2reducer.constants import Cost
 from s2reducer.exchange import Index, gather_index, gather_union, shared_index
@@ -72,11 +73,15 @@ def blocks_stage(job: Job, transport: Transport, index: Index | None = None) -> 
     Some segments may turn out to be cheaper in an AllReduce: those go there, the rest sparse.
     """
     job.plan, job.round = job.config.plan, "index"
+    return plan_blocks(job, transport.rank, index or _gather_index(job, transport))
+
+
+def plan_blocks(job: Job, rank: int, index: Index) -> Stage:
+    """The second stage, as it follows from the index."""
     layout, chooser = job.compared, job.chooser
     dtype = job.buffer.dtype
-    index = index or _gather_index(job, transport)
     constants = chooser.constants  # the header may have brought new ones
-    own = transport.rank if len(index.counts) > 1 else 0
+    own = rank if len(index.counts) > 1 else 0
     job.counts = (index.counts[own], index.union_counts)
 
     kept = [True] * len(layout.records)
@@ -101,7 +106,7 @@ def blocks_stage(job: Job, transport: Transport, index: Index | None = None) -> 
     if choice.plan == "dense" and not job.narrow:
         return dense_stage(job, choice.reason)
     job.union = None if choice.plan == "dense" else index.union
-    return sparse_stage(job, transport, problem, choice, kept)
+    return sparse_stage(job, rank, problem, choice, kept)
 
 
 def _gather_index(job: Job, transport: Transport) -> Index:
@@ -161,13 +166,11 @@ def remember(job: Job, layout: Layout, choice: Choice) -> None:
     layout.memory.plan = choice.plan
 
 
-def sparse_stage(
-    job: Job, index_transport: Transport, problem: Problem, choice: Choice, kept: list[bool]
-) -> Stage:
+def sparse_stage(job: Job, rank: int, problem: Problem, choice: Choice, kept: list[bool]) -> Stage:
     """Plans the rounds of the values, and gives the stage that takes them."""
     job.plan, job.round = choice.plan, "planning"
     begun = time.perf_counter()
-    reduce = _prepare(job, problem, choice.plan, index_transport.rank)
+    reduce = _prepare(job, problem, choice.plan, rank)
     planning = time.perf_counter() - begun
     dense = [not keep for keep in kept]
 
@@ -185,7 +188,9 @@ def sparse_stage(
             future.wait()
         if job.has_negative_zeros:
             segments, buffer = problem.layout.segments, problem.buffer
-            ops.blocks_clear_dead(problem.index.union, segments, buffer, parallel=False)
+            ops_for(buffer.device).blocks_clear_dead(
+                problem.index.union, segments, buffer, parallel=False
+            )
         if job.warm and not futures:
             job.chooser.meter.work(choice.cost.work, work)
             rows = choice.cost.wire - problem.index.nbytes

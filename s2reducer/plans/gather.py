@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from s2reducer import ops
+from s2reducer.block_ops import ops_for
 from s2reducer.exchange import Index, united
 from s2reducer.plans.owner import OwnerPlan, make_plan
 from s2reducer.plans.sums import Rounded, Sum
@@ -105,7 +106,7 @@ def _reduce_chunk(
     mine = torch.full((index.positions.numel(),), rank, dtype=torch.int16)
     plan = make_plan(layout, index, mine, rank)
 
-    total = Sum(plan.compact, buffer.dtype, divisor)
+    total = Sum(plan.compact, buffer, divisor)
     _add_all_rows(total, buffer, layout, plan, transport)
     results = buffer.new_empty(plan.owned_numel[rank])
     if rounded is None:
@@ -113,7 +114,9 @@ def _reduce_chunk(
     else:
         share = divisor / index.world_size  # as all ranks owe it
         rounded(layout.segments, plan.owned[rank], total.rounded(results), share)
-    ops.blocks_scatter(results, layout.segments, plan.owned[rank], buffer, parallel=False)
+    ops_for(buffer.device).blocks_scatter(
+        results, layout.segments, plan.owned[rank], buffer, parallel=False
+    )
 
 
 def _add_all_rows(
@@ -121,7 +124,7 @@ def _add_all_rows(
 ) -> None:
     own_rows = buffer.new_empty(plan.sent_numel[transport.rank])
     sent = plan.sent[transport.rank]
-    ops.blocks_gather(buffer, layout.segments, sent, own_rows, parallel=False)
+    ops_for(buffer.device).blocks_gather(buffer, layout.segments, sent, own_rows, parallel=False)
     gathered = transport.all_gather_uneven(own_rows, plan.received_numel)
     del own_rows
     for rows, where in zip(gathered, plan.received, strict=True):

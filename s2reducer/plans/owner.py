@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from s2reducer import ops
+from s2reducer.block_ops import ops_for
 from s2reducer.exchange import Index
 from s2reducer.plans.sums import Rounded, Sum
 from s2reducer.segments import Layout, derive_seed, segments_of
@@ -114,7 +115,7 @@ def reduce_owner(
     del total
     gathered = transport.all_gather_uneven(results, plan.owned_numel)
     for rows, where in zip(gathered, plan.owned, strict=True):
-        ops.blocks_scatter(rows, layout.segments, where, buffer, parallel=False)
+        ops_for(buffer.device).blocks_scatter(rows, layout.segments, where, buffer, parallel=False)
 
 
 def _sum_owned(
@@ -123,7 +124,7 @@ def _sum_owned(
     """The sums of this rank's blocks; rows are let go of as soon as they have been added."""
     rank = transport.rank
     own_rows, incoming = _exchange_rows(buffer, layout, plan, transport)
-    total = Sum(plan.compact, buffer.dtype, divisor)
+    total = Sum(plan.compact, buffer, divisor)
     for peer, part in enumerate(incoming):
         total.add(own_rows if peer == rank else part, plan.received[peer])
     return total
@@ -140,7 +141,9 @@ def _exchange_rows(
     own_rows = buffer.new_empty(plan.sent_numel[rank])
     for peer, part in enumerate(torch.split_with_sizes(outgoing, away)):
         rows = own_rows if peer == rank else part
-        ops.blocks_gather(buffer, layout.segments, plan.sent[peer], rows, parallel=False)
+        ops_for(buffer.device).blocks_gather(
+            buffer, layout.segments, plan.sent[peer], rows, parallel=False
+        )
     incoming = buffer.new_empty(sum(home))
     transport.all_to_all(incoming, outgoing, home, away)
     return own_rows, torch.split_with_sizes(incoming, home)

@@ -18,13 +18,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from s2reducer import ops
+from s2reducer.block_ops import ops_for
 from s2reducer.select_ops import owed_round
 
 _SCALE = 256.0  # the most ranks that there can be
 
-# Elements that are scaled at a time: they stay in a second-level cache on their way to the sums.
+# Elements that are scaled at a time: they stay in a second-level cache on their way to the sums.  A
+# device has no use for small pieces, each of which would be some launches.
 _PIECE_NUMEL = 64 * 1024
+_PIECE_NUMEL_ON_DEVICE = 64 * 1024 * 1024
 
 # Is told what means lost when they were rounded: the segments and positions of the blocks, float32
 # with what their elements lost, and how many times the ranks' own gradients this rank owes of it.
@@ -61,32 +63,35 @@ class Sum:
 
     Args:
         compact: segments of the blocks, without gaps.
-        dtype: of the rows and the result.
+        like: a tensor of the dtype of the rows and the result, on their device.
         divisor: of the sums: the number of ranks for a mean.
     """
 
-    def __init__(self, compact: Tensor, dtype: torch.dtype, divisor: float) -> None:
+    def __init__(self, compact: Tensor, like: Tensor, divisor: float) -> None:
         self._compact = compact
-        self._arithmetic = arithmetic(dtype, divisor)
-        self._total = torch.zeros(int(compact[:, 1].sum()), dtype=self._arithmetic.sum_dtype)
+        self._arithmetic = arithmetic(like.dtype, divisor)
+        self._ops = ops_for(like.device)
+        numel, dtype = int(compact[:, 1].sum()), self._arithmetic.sum_dtype
+        self._total = like.new_zeros(numel, dtype=dtype)
 
     def add(self, rows: Tensor, where: Tensor) -> None:
         """Adds a rank's rows to the blocks at the positions ``where`` of the compact layout."""
         before = self._arithmetic.before
         if before == 1.0:
-            ops.blocks_add(rows, self._compact, where, self._total, parallel=False)
+            self._ops.blocks_add(rows, self._compact, where, self._total, parallel=False)
             return
         for part, places in self._pieces(rows, where):
-            scaled = torch.empty(part.numel(), dtype=self._total.dtype)
-            ops.values_convert(part, scaled, before, parallel=False)
-            ops.blocks_add(scaled, self._compact, places, self._total, parallel=False)
+            scaled = self._total.new_empty(part.numel())
+            self._ops.values_convert(part, scaled, before, parallel=False)
+            self._ops.blocks_add(scaled, self._compact, places, self._total, parallel=False)
 
     def _pieces(self, rows: Tensor, where: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """The rows and their positions, a few at a time: scaled, they take up to twice as much."""
         ends = torch.searchsorted(where, self._compact[1:, 3].contiguous()).tolist()
+        most = _PIECE_NUMEL if rows.device.type == "cpu" else _PIECE_NUMEL_ON_DEVICE
         begin, segments = 0, zip([0, *ends], [*ends, where.numel()], strict=True)
         for block, (first, last) in zip(self._compact[:, 2].tolist(), segments, strict=True):
-            step = max(1, _PIECE_NUMEL // block)
+            step = max(1, most // block)
             for at in range(first, last, step):
                 places = where[at : min(at + step, last)]
                 end = begin + places.numel() * block
@@ -95,11 +100,11 @@ class Sum:
 
     def result(self, out: Tensor) -> None:
         """Writes the blocks' sums, divided, one behind the other."""
-        ops.values_convert(self._total, out, self._arithmetic.after, parallel=False)
+        self._ops.values_convert(self._total, out, self._arithmetic.after, parallel=False)
 
     def rounded(self, out: Tensor) -> Tensor:
         """The same; what ``out`` has lost, float32."""
         lost = torch.empty(out.numel())
-        ops.values_convert(self._total, lost, self._arithmetic.after, parallel=False)
+        self._ops.values_convert(self._total, lost, self._arithmetic.after, parallel=False)
         owed_round(lost, out, parallel=False)
         return lost

@@ -12,7 +12,7 @@ an element on the wire.
 import torch
 from torch import Tensor
 
-from s2reducer import ops
+from s2reducer.block_ops import ops_for
 from s2reducer.exchange import Index
 from s2reducer.segments import Layout
 from s2reducer.transport import Transport
@@ -31,7 +31,8 @@ def reduce_union(
 ) -> None:
     """Replaces the union's blocks in ``buffer`` by their sums over the ranks, divided."""
     positions, numel = index.positions, layout.packed_numel(index.union_counts)
-    packed = torch.empty(numel, dtype=WIRE_DTYPES[buffer.dtype])
+    packed = buffer.new_empty(numel, dtype=WIRE_DTYPES[buffer.dtype])
+    ops = ops_for(buffer.device)
     ops.blocks_gather(buffer, layout.segments, positions, packed, divisor, parallel=False)
     transport.sum(packed)
     ops.blocks_scatter(packed, layout.segments, positions, buffer, parallel=False)
