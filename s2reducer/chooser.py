@@ -166,7 +166,11 @@ class Chooser:
 
     def is_dense(self, step: int) -> bool:
         """Whether all buckets of this step go dense."""
-        return self.adapts and step % DENSE_EVERY == _DENSE_AT
+        return self.adapts and self.learns and step % DENSE_EVERY == _DENSE_AT
+
+    def keep_to(self, constants: Constants) -> None:
+        """Nothing is learned: where the host's clock does not tell what communication takes."""
+        self.learns, self.constants = False, constants
 
     def words(self, step: int) -> list[int]:
         """This rank's figures, for a header; only in the steps in which they are taken."""

@@ -7,11 +7,13 @@ from torch import Tensor
 
 from s2reducer.chooser import Chooser
 from s2reducer.config import Config
-from s2reducer.constants import FLOOR_NBYTES
+from s2reducer.constants import FLOOR_NBYTES, ON_DEVICES
 from s2reducer.engine import engine_of
 from s2reducer.errors import S2Error
 from s2reducer.exchange import Header, compare, identity
 from s2reducer.job import Job
+from s2reducer.ordered_engine import OrderedEngine
+from s2reducer.ordered_stages import Planner, Second, begin_blocks, begin_rows
 from s2reducer.plans.dense import begin_dense, begin_sparse_tensor
 from s2reducer.plans.union import WIRE_DTYPES
 from s2reducer.report import dtype_name
@@ -20,7 +22,7 @@ from s2reducer.rows import has_rows, sum_of_integers
 from s2reducer.segments import layout_of, new_record, segments_of
 from s2reducer.sketch_stages import Union, sketch_rows_stage, sketch_stage
 from s2reducer.stages import Stage, blocks_stage, dense_stage, scan
-from s2reducer.transport import SPARSE_DEVICES, Transport
+from s2reducer.transport import ORDERED, Transport
 from s2reducer.worker import Begun
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
@@ -45,7 +47,8 @@ def all_reduce(
         tensor: float32, float64, float16 or bfloat16, dense or COO; or uint8, int8, int32 or int64
             for a sum, which is not compressed where it is dense.  A dense tensor has the same shape
             on all ranks; a COO tensor too, with any indices, sorted or not, repeated or not.  On
-            the CPU; dense tensors of other devices take the group's own AllReduce.
+            the CPU over gloo, or on a CUDA device over NCCL, where whole numbers have to be dense;
+            elsewhere dense tensors take the group's own AllReduce, and COO tensors are refused.
         group: the process group; None for the default one.
         op: ``"mean"`` or ``"sum"``.
         plan, block, seed, deterministic: as in ``S2State``.
@@ -68,6 +71,8 @@ def all_reduce(
     if group is None:
         raise RuntimeError("there is no default process group: call init_process_group() first")
     transport = Transport(group, tensor.device)
+    if tensor.is_sparse:
+        _check_coo(tensor, transport)
     with torch.no_grad():
         if transport.world_size == 1:
             return tensor.coalesce() if tensor.is_sparse else tensor
@@ -95,8 +100,20 @@ def _check(tensor: Tensor, op: str) -> None:
     elif tensor.dtype not in WIRE_DTYPES:
         accepted = ", ".join(map(dtype_name, (*WIRE_DTYPES, *_INTEGERS)))
         raise TypeError(f"tensor must be one of {accepted}, but is {dtype_name(tensor.dtype)}")
-    if tensor.is_sparse and tensor.device.type not in SPARSE_DEVICES:
-        raise ValueError(f"a COO tensor must lie on the CPU, but lies on {tensor.device}")
+
+
+def _check_coo(tensor: Tensor, transport: Transport) -> None:
+    place = f"{tensor.device.type} over {transport.backend}"
+    if transport.way is None:
+        raise ValueError(
+            "a COO tensor must lie on the CPU of a gloo group, or on a CUDA device of an NCCL "
+            f"group, but is on {place}"
+        )
+    if transport.way == ORDERED and (tensor.dtype in _INTEGERS or not has_rows(tensor)):
+        raise ValueError(
+            f"a COO tensor on {place} must be of floating point and have rows: make it dense, or "
+            "reduce it on the CPU"
+        )
 
 
 def _reduce(
@@ -107,13 +124,16 @@ def _reduce(
     layout = layout_of(segments_of([buffer.numel()], [record.block]), (record,))
     settings = f"all_reduce {op} {config} {tuple(shape)} {buffer.layout}"
     header = Header(identity(layout, buffer.dtype, settings), step=0)
+    chooser = Chooser(config.plan == "auto" and not config.deterministic, learns=False)
+    if transport.way == ORDERED:
+        chooser.keep_to(ON_DEVICES)
     job = Job(
         buffer=buffer,
         layout=layout,
         compared=layout,
         config=config,
         transport=transport,
-        chooser=Chooser(config.plan == "auto" and not config.deterministic, learns=False),
+        chooser=chooser,
         step=0,
         divisor=float(transport.world_size) if op == "mean" else 1.0,
         tables=[buffer] if buffer.is_sparse else [],
@@ -143,14 +163,33 @@ def _reduce(
         stage = rows_stage(job, index)
         return lambda values: stage(values)[0]
 
+    def begin(index: Transport) -> Planner[Tensor]:
+        """The same where collectives are enqueued."""
+        job.round = "comparison of the ranks' tensors"
+        compare(index, header, buffer.device)
+        if buffer.is_sparse:
+            plan = begin_rows(job, index)
+            return lambda: _the_only(plan())
+        reason = "sketch, not supported here yet" if sketch else _dense_reason(buffer, config)
+        if reason is not None:
+            return lambda: dense_stage(job, reason)
+        return begin_blocks(job, [], index)
+
     def done(job: Job, error: Exception | None) -> Exception | None:
         return error and _failed(job, error)
 
-    if buffer.device.type not in SPARSE_DEVICES:
+    if transport.way is None:
         compare(transport, header, buffer.device)
         begin_dense(buffer, transport, job.divisor).wait()
         return buffer
+    if transport.way == ORDERED:
+        ordered = OrderedEngine(transport.group, buffer.device)
+        return ordered.submit(job, begin, done).wait().unwrap()
     return engine_of(transport.group, buffer.device).submit(job, first, done).wait().unwrap()
+
+
+def _the_only(second: Second[list[Tensor]]) -> Second[Tensor]:
+    return lambda values: second(values)[0]
 
 
 def _failed(job: Job, error: Exception) -> S2Error:

@@ -13,12 +13,15 @@ from torch.futures import Future
 
 from s2reducer import ops
 from s2reducer.constants import FLOOR_NBYTES, Cost
+from s2reducer.device import future_on
 from s2reducer.engine import Engine, engine_of
 from s2reducer.errors import S2Error
 from s2reducer.failure import Failure
 from s2reducer.job import Job, Part
 from s2reducer.ledger import Ledger
 from s2reducer.lossy import is_lossy, lossy_stage
+from s2reducer.ordered_engine import OrderedEngine
+from s2reducer.ordered_stages import begin_blocks, begin_rows
 from s2reducer.plans.choice import dense_cost
 from s2reducer.plans.dense import begin_dense, begin_ranges, begin_sparse_tensor
 from s2reducer.plans.union import WIRE_DTYPES
@@ -29,7 +32,7 @@ from s2reducer.rows import table_of
 from s2reducer.segments import LayoutCache
 from s2reducer.sketch_stages import sketch_rows_stage, sketch_stage
 from s2reducer.stages import blocks_stage, scan
-from s2reducer.transport import SPARSE_DEVICES
+from s2reducer.transport import LANES, ORDERED
 from s2reducer.worker import Outcome
 
 # COO gradients travel together up to this many: enough for the tables of a recommendation model.
@@ -40,8 +43,9 @@ class Sender:
     """Sends the buckets of one state.
 
     COO gradients come one table a bucket, and each would take all the rounds of one.  So those that
-    follow one another wait for the last of them and travel as one.  Whether a bucket waits is known
-    on all ranks alike: it does if another came after it in its last step.
+    follow one another wait for the last of them and travel as one.  In an ordered engine a bucket
+    waits for the next one's index.  Whether a bucket waits is known on all ranks alike: it does if
+    another came after it in its last step.
 
     Args:
         layouts, ledger, replicas, failure: of the state, which is not referred to itself: a cycle
@@ -59,7 +63,7 @@ class Sender:
         self._ledger = ledger
         self._replicas = replicas
         self._failure = failure
-        self._engine: Engine | None = None
+        self._engine: Engine | OrderedEngine | None = None
         self._waiting: list[tuple[Job, Future[Outcome[Tensor]]]] = []
 
     def send(self, job: Job, place: int, last: bool) -> Future[Tensor]:
@@ -70,20 +74,24 @@ class Sender:
         reason = _dense_reason(job, lossy)
         joins = reason is None and job.buffer.is_sparse
         if self._waiting and not (joins and job.buffer.dtype == self._waiting[0][0].buffer.dtype):
-            self.flush()
+            self.flush(more_follows=True)
         if reason is not None:
-            return self._send_from_hook(job, reason, place, begun)
+            result = self._send_from_hook(job, reason, place, begun)
+            self._finish_open()
+            return result
         if self._engine is None:
             job.round = "making process groups"
-            self._engine = engine_of(job.transport.group, job.buffer.device)
+            new = OrderedEngine if job.transport.way == ORDERED else engine_of
+            self._engine = new(job.transport.group, job.buffer.device)
         job.plan = job.config.plan
         job.residuals.in_use |= _owes(job, lossy)
+        waits = job.layout.memory.followed and not last
         if lossy:
+            assert isinstance(self._engine, Engine)
             lanes = self._engine.submit(job, partial(lossy_stage, job), self._lanes_done)
             return self._finish_later(job, [lanes], [], place, begun)
         if not joins:
-            return self._scan(job, place, begun)
-        waits = job.layout.memory.followed and not last
+            return self._scan(job, waits, place, begun)
         return self._send_rows(job, waits, place, begun)
 
     def give_up(self, error: Exception) -> None:
@@ -91,26 +99,34 @@ class Sender:
         if self._engine is not None:
             self._engine.give_up(error)
 
-    def flush(self) -> None:
-        """Sends the tables that wait.
+    def flush(self, more_follows: bool = False) -> None:
+        """Sends the tables that wait, and finishes what is open, unless more follows at once.
 
         It does not raise, as it may be called for another bucket, in a later step, or by the
         backward pass itself: what fails becomes the result of these tables, as if in the lanes.
         """
         waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
+        if waiting:
+            self._flush(waiting, more_follows)
+        if not more_follows:
+            self._finish_open()
+
+    def _flush(
+        self, waiting: list[tuple[Job, Future[Outcome[Tensor]]]], more_follows: bool
+    ) -> None:
         first = waiting[0][0]
         first.round = "joining with other tables"
         try:
-            self._send_together(waiting)
+            self._send_together(waiting, more_follows)
         except Exception as error:
             outcome = Outcome[Tensor](error=self._failure.report(error, first, first.step + 1))
             for _, table in waiting:
                 table.set_result(outcome)
             self.give_up(error)
 
-    def _send_together(self, waiting: list[tuple[Job, Future[Outcome[Tensor]]]]) -> None:
+    def _send_together(
+        self, waiting: list[tuple[Job, Future[Outcome[Tensor]]]], more_follows: bool
+    ) -> None:
         """Every table gets a result, unless this raises."""
         assert self._engine is not None
         first = waiting[0][0]
@@ -135,8 +151,14 @@ class Sender:
                 result = outcome.result[number] if outcome.result else None
                 table.set_result(Outcome(result, outcome.error))
 
-        stage = sketch_rows_stage if group.config.plan == "sketch" else rows_stage
-        self._engine.submit(group, partial(stage, group), self._lanes_done).then(hand_out)
+        done = self._lanes_done
+        if isinstance(self._engine, OrderedEngine):
+            tables = self._engine.submit(group, partial(begin_rows, group), done, more_follows)
+        elif group.config.plan == "sketch":
+            tables = self._engine.submit(group, partial(sketch_rows_stage, group), done)
+        else:
+            tables = self._engine.submit(group, partial(rows_stage, group), done)
+        tables.then(hand_out)
 
     # --------------------------------------------------------------------------------------------
     # The three ways
@@ -164,30 +186,46 @@ class Sender:
         self._ledger.sent_from_hook(job, part)
         return self._finish_later(job, [pending] if pending else [], [job.plan], place, begun)
 
-    def _scan(self, job: Job, place: int, begun: float) -> Future[Tensor]:
+    def _scan(self, job: Job, waits: bool, place: int, begun: float) -> Future[Tensor]:
         """Scans the bucket here, while it is still in the caches, and leaves the rest to others."""
         assert self._engine is not None
-        scan(job)
-        dense = self._begin_segments_that_stay_dense(job)
-        stage = sketch_stage if job.config.plan == "sketch" else blocks_stage
-        lanes = self._engine.submit(job, partial(stage, job), self._lanes_done)
-        return self._finish_later(job, [lanes, *dense], ["dense"] if dense else [], place, begun)
+        if isinstance(self._engine, OrderedEngine):
+            dense = self._begin_segments_that_stay_dense(job)
+            begin = partial(begin_blocks, job, dense)
+            pending = [self._engine.submit(job, begin, self._lanes_done, waits)]
+            if waits:
+                self._flush_after_backward()
+        else:
+            scan(job)
+            dense = self._begin_segments_that_stay_dense(job)
+            stage = sketch_stage if job.config.plan == "sketch" else blocks_stage
+            pending = [self._engine.submit(job, partial(stage, job), self._lanes_done), *dense]
+        return self._finish_later(job, pending, ["dense"] if dense else [], place, begun)
 
     def _send_rows(self, job: Job, waits: bool, place: int, begun: float) -> Future[Tensor]:
         table = table_of(job.buffer)
         job.layout.records[0].set_blocks(table.width, table.nrows)
-        future: Future[Outcome[Tensor]] = Future()
+        future: Future[Outcome[Tensor]] = future_on(job.buffer.device)
         result = self._finish_later(job, [future], [], place, begun)
         self._waiting.append((job, future))
         if not waits or len(self._waiting) == _MOST_TABLES:
             self.flush()
         elif len(self._waiting) == 1:
-            # Should this time none follow: before DDP's own callback, which waits for all buckets.
-            # Outside of a backward pass, as under join(), buckets come in their full order.
-            with suppress(RuntimeError):
-                engine = torch.autograd.Variable._execution_engine
-                engine.queue_callback(self.flush)
+            self._flush_after_backward()
+        self._finish_open()
         return result
+
+    def _flush_after_backward(self) -> None:
+        """Should this time none follow: before DDP's own callback, which waits for all buckets.
+
+        Outside of a backward pass, as under join(), buckets come in their full order.
+        """
+        with suppress(RuntimeError):
+            torch.autograd.Variable._execution_engine.queue_callback(self.flush)
+
+    def _finish_open(self) -> None:
+        if isinstance(self._engine, OrderedEngine):
+            self._engine.finish()
 
     def _lanes_done(self, job: Job, error: Exception | None) -> Exception | None:
         if error is not None:
@@ -233,7 +271,8 @@ class Sender:
                     value = future.value()  # raises what a collective raised
                     if isinstance(value, Outcome):
                         result = value.unwrap()
-                if job.config.owes and not _is_finite(result):
+                owes = job.config.owes and job.transport.way == LANES
+                if owes and not _is_finite(result):
                     job.residuals.reject()
                 if self._replicas.wants(job.step):
                     self._replicas.take(job.step, place, job.layout, result)
@@ -255,8 +294,7 @@ class Sender:
         if pending:
             return torch.futures.collect_all(pending).then(lambda all_: finish(all_.value()))
         result = finish([])
-        # A future of a CUDA tensor has to know the device, or DDP would not wait for its stream.
-        done: Future[Tensor] = Future(devices=[result.device] if result.is_cuda else None)
+        done: Future[Tensor] = future_on(result.device)
         done.set_result(result)
         return done
 
@@ -284,10 +322,18 @@ def _dense_reason(job: Job, lossy: bool) -> str | None:
         return "one rank"
     if buffer.numel() == 0:
         return "no elements"
-    if buffer.device.type not in SPARSE_DEVICES:
-        return f"on {buffer.device.type}, where only dense is supported"
+    transport = job.transport
+    if transport.way is None:
+        place = f"{buffer.device.type} over {transport.backend}"
+        return f"on {place}, where only dense is supported"
     if buffer.dtype not in WIRE_DTYPES:
         return f"{dtype_name(buffer.dtype)}, for which only dense is supported"
+    if transport.way == ORDERED:
+        if buffer.is_sparse:
+            return None  # there is no sparse AllReduce
+        if lossy or config.plan == "sketch":
+            name = "select and wire" if lossy else "sketch"
+            return f"{name}, not supported over {transport.backend} yet"
     if lossy:
         return None
     reason = config.dense_reason(buffer.dtype)

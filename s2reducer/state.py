@@ -13,6 +13,7 @@ from torch.futures import Future
 from s2reducer.bucket_order import BucketOrder
 from s2reducer.chooser import Chooser
 from s2reducer.config import Config, first_difference
+from s2reducer.constants import ON_DEVICES
 from s2reducer.ddp_module import DdpModule
 from s2reducer.exchange import Header, compare, identity
 from s2reducer.failure import Failure
@@ -26,7 +27,7 @@ from s2reducer.segments import Layout, LayoutCache
 from s2reducer.selection import Selection
 from s2reducer.sender import Sender
 from s2reducer.sketch_config import SketchConfig
-from s2reducer.transport import Transport
+from s2reducer.transport import ORDERED, Transport
 
 
 class S2State:
@@ -338,7 +339,10 @@ class S2State:
         if group is None:
             raise RuntimeError("there is no default process group: call init_process_group() first")
         self._module.check_group(self, group)
-        return Transport(group, device)
+        transport = Transport(group, device)
+        if transport.way == ORDERED:
+            self._chooser.keep_to(ON_DEVICES)
+        return transport
 
     def _compare_with_others(self, job: Job) -> None:
         """Rounds of the first step, of new buckets, and of ``check_every``.

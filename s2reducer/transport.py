@@ -2,9 +2,10 @@
 """The collectives that plans need, on the backend at hand, and the bytes they send.
 
 The union of bitmaps is a bitwise OR.  gloo's AllReduce has one, for whole numbers of 8, 32 and 64
-bits; NCCL's has none, and a SUM would carry from a rank's bit into its neighbour's.  So
-``or_bitmap`` is for gloo alone; another backend needs another way, such as an all-gather and an OR
-of what came.
+bits; NCCL's has none, and a SUM would carry from a rank's bit into its neighbour's.  There each
+rank ORs a slice of all bitmaps, which an all-to-all brings, and an all-gather hands the slices out.
+
+Over NCCL a collective here has only been enqueued, on the current stream, when it returns.
 
 Bytes are those that one rank sends in a ring of P ranks: 2 (P-1)/P of an AllReduce's buffer, P-1
 times the piece of an all-gather.
@@ -23,11 +24,13 @@ _ALL_GATHER = (
     "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
 )
 
-# The backends that this package knows, and the kinds of device whose buckets may travel sparsely:
-# the operators need memory that the CPU can read, and or_bitmap() needs gloo.
+# The backends that this package knows.
 BACKENDS = ("gloo", "nccl")
-SPARSE_DEVICES = ("cpu",)
 
+# How buckets may travel sparsely over a backend and from a kind of device: in lanes (engine.py), or
+# in the order of the hook's calls (ordered_engine.py).  Where there is neither, they go dense.
+LANES, ORDERED = "lanes", "ordered"
+_WAYS = {("gloo", "cpu"): LANES, ("nccl", "cuda"): ORDERED}
 
 # An all-gather of pieces that differ is filled up by this share of them, or by what the rounds
 # would take that do without: 1 Gbit/s carries so much in the time of one.
@@ -58,6 +61,8 @@ class Transport:
     Attributes:
         group: the process group.
         rank, world_size: within the group.
+        backend: its name for tensors on the device.
+        way: how buckets may travel sparsely: ``LANES``, ``ORDERED``, or None for not at all.
         bytes_sent: by this rank, since construction.
         seconds: in collectives that were waited for.
 
@@ -73,6 +78,8 @@ class Transport:
                 f"group uses {backend!r} for tensors on {device.type}"
             )
         self._group: dist.ProcessGroup | None = group
+        self.backend = backend
+        self.way = _WAYS.get((backend, device.type))
         self.rank = dist.get_rank(group)
         self.world_size = dist.get_world_size(group)
         self.bytes_sent = 0
@@ -148,14 +155,30 @@ class Transport:
     ) -> None:
         """Sends each rank its part of ``outgoing``; sizes are elements, one for each rank."""
         sizes = incoming_sizes, outgoing_sizes
-        with self._sending(outgoing.nbytes):
+        away = outgoing.numel() - outgoing_sizes[self.rank]
+        with self._sending(away * outgoing.element_size()):
             dist.all_to_all_single(incoming, outgoing, *sizes, group=self.group)
 
     def or_bitmap(self, bitmap: Tensor) -> None:
         """``bitmap`` (uint8, a multiple of 8 bytes) becomes the OR of all ranks' bitmaps."""
+        if self.way == ORDERED:
+            self._or_by_slices(bitmap)
+            return
         with self._sending(self.ring_nbytes(bitmap.numel())):
             # gloo combines element by element: eight bytes at once are eight times fewer.
             dist.all_reduce(bitmap.view(torch.int64), op=dist.ReduceOp.BOR, group=self.group)
+
+    def _or_by_slices(self, bitmap: Tensor) -> None:
+        world_size, nbytes = self.world_size, bitmap.numel()
+        size = -(-nbytes // (8 * world_size)) * 8
+        outgoing = bitmap.new_zeros(world_size * size)
+        outgoing[:nbytes] = bitmap
+        incoming = torch.empty_like(outgoing)
+        self.all_to_all(incoming, outgoing, [size] * world_size, [size] * world_size)
+        union, *others = incoming.view(world_size, size)
+        for other in others:
+            union |= other
+        bitmap.copy_(self.all_gather(union).view(-1)[:nbytes])
 
     def sum(self, tensor: Tensor) -> None:
         """``tensor`` becomes its sum over all ranks."""

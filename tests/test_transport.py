@@ -4,6 +4,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+from nccl_like import nccl_like
 from ranks import Ranks
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -30,6 +31,23 @@ def test_the_union_of_bitmaps(ranks: Ranks, count: int, nbytes: int) -> None:
     for bitmap, sent in ranks.run(count, or_own_bitmap, nbytes):
         assert bitmap == expected.tolist()
         assert sent == 2 * (count - 1) * nbytes // count
+
+
+def or_own_bitmap_by_slices(nbytes: int) -> tuple[list[int], int]:
+    with nccl_like():
+        return or_own_bitmap(nbytes)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+@pytest.mark.parametrize("nbytes", [8, 8000])
+def test_the_union_without_an_or_of_the_backends(ranks: Ranks, count: int, nbytes: int) -> None:
+    plain = ranks.run(count, or_own_bitmap, nbytes)
+    slices = 8 * -(-nbytes // (8 * count))
+    for (bitmap, sent), (expected, _) in zip(
+        ranks.run(count, or_own_bitmap_by_slices, nbytes), plain, strict=True
+    ):
+        assert bitmap == expected
+        assert sent == 2 * (count - 1) * slices
 
 
 def or_top_bits() -> list[int]:

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: MIT
+"""gloo as if it were NCCL: refuses what NCCL lacks, ends futures at once, and keeps a record.
+
+CPU tensors stand for those of a device: torch's own operators work on them, and the copies to the
+host are counted.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+from s2reducer import block_ops, transport
+from s2reducer.device import HostCopy
+from s2reducer.transport import _ALL_GATHER
+
+# Those of NCCL's types that it calls by these names; it has neither bool nor int16.
+_DTYPES = {
+    torch.uint8,
+    torch.int8,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+}
+_REDUCTIONS = {dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX}
+_TENSORS = {"all_reduce": (0,), "all_to_all_single": (0, 1), _ALL_GATHER: (0, 1)}
+
+
+@dataclass
+class Record:
+    """Of one rank.
+
+    Attributes:
+        events: in their order, what all ranks must have alike: collectives with dtype and size
+            (without size where ranks send different amounts), "read" for a wait for the device, and
+            whatever a test adds.
+    """
+
+    events: list[str] = field(default_factory=list)
+
+    def mark(self, event: str) -> None:
+        self.events.append(event)
+
+    @property
+    def collectives(self) -> list[str]:
+        return [event for event in self.events if event.split()[0] in _TENSORS]
+
+
+class _Done:
+    """A work whose future has its result, as NCCL's have as soon as they are enqueued."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def get_future(self) -> "Future[list[Tensor]]":
+        future: Future[list[Tensor]] = Future()
+        future.set_result([self._tensor])
+        return future
+
+
+def _check(name: str, tensors: list[Tensor], options: dict[str, Any]) -> None:
+    for tensor in tensors:
+        assert not tensor.is_sparse, f"NCCL has no {name} of COO tensors"
+        assert tensor.dtype in _DTYPES, f"NCCL has no {tensor.dtype}"
+        assert tensor.is_contiguous(), f"NCCL's {name} wants contiguous tensors"
+    reduction = options.get("op", dist.ReduceOp.SUM)
+    assert reduction in _REDUCTIONS, f"NCCL has no {reduction}"
+    assert options.get("group") in (None, dist.group.WORLD), "another group than DDP's own"
+
+
+@contextmanager
+def nccl_like() -> Iterator[Record]:
+    """For all states, and calls of all_reduce(), that are made in it."""
+    record, thread = Record(), threading.current_thread()
+    in_callback = threading.local()
+
+    def wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, async_op: bool = False, **options: Any) -> Any:
+            if not sys._getframe(1).f_globals["__name__"].startswith("s2reducer."):
+                return function(*arguments, async_op=async_op, **options)  # DDP's own, or a test's
+            assert threading.current_thread() is thread, f"{name} on another thread"
+            assert not getattr(in_callback, "yes", False), f"{name} in a future's callback"
+            tensors = [arguments[index] for index in _TENSORS[name]]
+            _check(name, tensors, options)
+            size = "" if name == "all_to_all_single" else f" {tensors[-1].numel()}"
+            record.mark(f"{name} {tensors[0].dtype}{size}")
+            function(*arguments, **options)
+            return _Done(tensors[0]) if async_op else None
+
+        return call
+
+    def then(future: "Future[Any]", callback: Callable[..., Any]) -> Any:
+        def marked(value: Any) -> Any:
+            in_callback.yes = True
+            try:
+                return callback(value)
+            finally:
+                in_callback.yes = False
+
+        return original_then(future, marked)
+
+    def wait(copy: HostCopy) -> Any:
+        assert not getattr(in_callback, "yes", False), "a wait in a future's callback"
+        record.mark("read")
+        return original_wait(copy)
+
+    original_then, original_wait = Future.then, HostCopy.wait
+    originals = {name: getattr(dist, name) for name in _TENSORS}
+    ways, operators = dict(transport._WAYS), dict(block_ops._BY_DEVICE)
+    try:
+        for name, function in originals.items():
+            setattr(dist, name, wrapped(name, function))
+        Future.then, HostCopy.wait = then, wait
+        transport._WAYS["gloo", "cpu"] = transport.ORDERED
+        block_ops._BY_DEVICE.clear()
+        yield record
+    finally:
+        for name, function in originals.items():
+            setattr(dist, name, function)
+        Future.then, HostCopy.wait = original_then, original_wait
+        transport._WAYS.update(ways)
+        block_ops._BY_DEVICE.update(operators)
