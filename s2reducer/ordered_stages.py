@@ -95,7 +95,8 @@ def _index_of_union(job: Job, bitmaps: list[Tensor], world_size: int, nbytes: in
     counts = torch.empty(2, len(job.compared.records), dtype=torch.int64)
     for bitmap, row in zip(bitmaps, counts, strict=True):
         ops.bitmap_count(bitmap, job.compared.segments, row)
-    return Index(own.view(1, -1), union, counts[:1], counts[1], world_size, nbytes, rounds=3)
+    of_own, of_union = counts.tolist()
+    return Index(own.view(1, -1), union, [of_own], of_union, world_size, nbytes, rounds=3)
 
 
 def begin_rows(job: Job, transport: Transport) -> Planner[list[Tensor]]:

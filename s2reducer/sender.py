@@ -305,9 +305,6 @@ def _owes(job: Job, lossy: bool) -> bool:
 
 
 def _is_finite(result: Tensor) -> bool:
-    """Elsewhere than on the CPU nothing is owed, whatever this says."""
-    if result.device.type not in SPARSE_DEVICES:
-        return True
     values = result._values() if result.is_sparse else result
     return ops.values_finite(values.reshape(-1), parallel=False)
 

@@ -15,7 +15,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from s2reducer import ops
 from s2reducer.block_ops import ops_for
 from s2reducer.exchange import Index, united
 from s2reducer.plans.owner import OwnerPlan, make_plan
