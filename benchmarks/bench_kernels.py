@@ -15,11 +15,10 @@ Rows come from memory, as they do behind a backward pass, not from a cache: ever
 rows, and together the turns touch all of the bucket before any row comes again.  The copies go
 through the bucket in the same way, at another place of it.
 
-The row sums are what an owner of blocks does: zeros in float64, the rows of four ranks added to
-them one after another, each rank having a random half of the blocks, and one division and rounding.
-GB/s counts all bytes that this reads or writes: 4 of an element of a rank's rows, 16 of the sum
-that it is added to; of each sum 8 to clear it, 8 to read it and 4 for the result.  A read of as
-many bytes and a copy that reads half as many and writes the other half stand beside it.
+The row sums are what an owner of blocks does: the rows of four ranks, of which each has a random
+half of the blocks, are summed in rank order in a wider type, divided and rounded once.  GB/s counts
+the rows, which are read, and the results, which are written.  A read of as many bytes and a copy
+that reads half as many and writes the other half stand beside it.
 
 Selections and energies read the bucket, of random numbers from a normal distribution, beside a read
 of it.  GB/s of error feedback counts all bytes that it reads or writes; a copy of as many, half of
@@ -161,16 +160,12 @@ def sum_rows(values: torch.Tensor, block: int, turns: int) -> tuple[int, dict[st
     rows = bucket.split(count * block)
     generator = torch.Generator().manual_seed(0)
     where = [torch.randperm(nblocks, generator=generator)[:count].sort().values for _ in rows]
-    total = torch.empty(nblocks * block, dtype=torch.float64)  # has the bytes of the bucket
-    result = torch.empty(nblocks * block)
-    segments = one_segment(total.numel(), block)
-    nbytes = 20 * SUMMED_RANKS * count * block + 20 * total.numel()
+    result, copied = torch.empty(nblocks * block), torch.empty(bucket.numel())
+    segments = one_segment(result.numel(), block)
+    nbytes = bucket.nbytes + result.nbytes
 
     def sums(_: int) -> None:
-        total.zero_()
-        for packed, positions in zip(rows, where, strict=True):
-            OPS.blocks_add(packed, segments, positions, total)
-        OPS.values_convert(total, result, float(SUMMED_RANKS))
+        OPS.blocks_sum(rows, segments, where, result, None, float(SUMMED_RANKS))
 
     def in_pieces(call: Callable[[torch.Tensor], object], numel: int) -> None:
         for begin in range(0, numel, bucket.numel()):
@@ -188,7 +183,7 @@ def sum_rows(values: torch.Tensor, block: int, turns: int) -> tuple[int, dict[st
         sums,
         turns,
         read=lambda _: in_pieces(torch.Tensor.sum, numel),
-        copy=lambda _: in_pieces(lambda piece: memcpy(total, piece), numel // 2),
+        copy=lambda _: in_pieces(lambda piece: memcpy(copied[: len(piece)], piece), numel // 2),
     )
 
 

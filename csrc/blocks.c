@@ -39,8 +39,8 @@ s2_status s2_blocks_packed_numel(const s2_layout *layout, const int64_t *positio
     return S2_OK;
 }
 
-static s2_status check_packed(const s2_layout *layout, const int64_t *positions, int64_t npositions,
-                              const void *packed, int64_t packed_numel)
+s2_status s2_blocks_check_packed(const s2_layout *layout, const int64_t *positions,
+                                 int64_t npositions, const void *packed, int64_t packed_numel)
 {
     int64_t numel;
 
@@ -87,7 +87,7 @@ s2_status s2_blocks_gather(const s2_layout *layout, const void *values, s2_dtype
 
     S2_RETURN_IF_ERROR(s2_layout_check_values(layout, values, dtype));
     S2_RETURN_IF_ERROR(s2_convert_kernel_find(dtype, packed_dtype, divisor, &rows.convert));
-    S2_RETURN_IF_ERROR(check_packed(layout, positions, npositions, packed, packed_numel));
+    S2_RETURN_IF_ERROR(s2_blocks_check_packed(layout, positions, npositions, packed, packed_numel));
     walk(rows, layout, positions, npositions, s2_rows_gather, executor);
     return S2_OK;
 }
@@ -105,7 +105,7 @@ s2_status s2_blocks_scatter(const s2_layout *layout, const void *packed, s2_dtyp
 
     S2_RETURN_IF_ERROR(s2_layout_check_values(layout, values, dtype));
     S2_RETURN_IF_ERROR(s2_convert_kernel_find(packed_dtype, dtype, divisor, &rows.convert));
-    S2_RETURN_IF_ERROR(check_packed(layout, positions, npositions, packed, packed_numel));
+    S2_RETURN_IF_ERROR(s2_blocks_check_packed(layout, positions, npositions, packed, packed_numel));
     walk(rows, layout, positions, npositions, s2_rows_scatter, executor);
     return S2_OK;
 }
@@ -117,13 +117,15 @@ s2_status s2_blocks_add(const s2_layout *layout, const void *packed, s2_dtype pa
     struct s2_rows rows = {.values = accumulator,
                            .value_width = s2_dtype_nbytes(accumulator_dtype),
                            .packed = (uint8_t *)(uintptr_t)packed,
-                           .packed_width = s2_dtype_nbytes(packed_dtype)};
+                           .packed_width = s2_dtype_nbytes(packed_dtype),
+                           .divisor = 1.0};
 
     S2_RETURN_IF_ERROR(s2_layout_check_values(layout, accumulator, accumulator_dtype));
     if (rows.packed_width == 0) return S2_BAD_DTYPE;
     rows.add = s2_kernels_current()->add[packed_dtype][accumulator_dtype];
+    rows.add_rows = s2_kernels_current()->add_rows[packed_dtype][accumulator_dtype];
     if (rows.add == NULL) return S2_BAD_DTYPE;
-    S2_RETURN_IF_ERROR(check_packed(layout, positions, npositions, packed, packed_numel));
+    S2_RETURN_IF_ERROR(s2_blocks_check_packed(layout, positions, npositions, packed, packed_numel));
     walk(rows, layout, positions, npositions, s2_rows_add, executor);
     return S2_OK;
 }

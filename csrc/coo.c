@@ -93,8 +93,8 @@ struct sums {
     int64_t wide_nbytes;             /* of an element of the sum */
     double scale;                    /* what values are divided by before they are added */
     s2_convert_kernel widen, narrow; /* NULL: copy */
-    s2_add_kernel add; /* of values as they are; of scaled ones, where there is a scale */
-    int64_t ahead;     /* entries that are asked for before their turn */
+    s2_add_kernel add;
+    int64_t ahead; /* entries that are asked for before their turn */
 };
 
 static s2_status choose_arithmetic(struct sums *s, s2_dtype dtype)
@@ -107,7 +107,7 @@ static s2_status choose_arithmetic(struct sums *s, s2_dtype dtype)
     s->scale = dtype == S2_BFLOAT16 ? BFLOAT16_SCALE : 1.0;
     S2_RETURN_IF_ERROR(s2_convert_kernel_find(dtype, wide, s->scale, &s->widen));
     S2_RETURN_IF_ERROR(s2_convert_kernel_find(wide, dtype, 1.0 / s->scale, &s->narrow));
-    s->add = s2_kernels_current()->add[s->scale == 1.0 ? dtype : wide][wide];
+    s->add = s2_kernels_current()->add[dtype][wide];
     return S2_OK;
 }
 
@@ -131,7 +131,7 @@ static inline void prefetch_entry(const struct sums *s, int64_t i, int64_t end)
 static void sum_row(const struct sums *s, int64_t begin, int64_t end, int64_t last, uint8_t *sum)
 {
     const int64_t ncolumns = S2_STAGE_NBYTES / s->wide_nbytes;
-    union s2_stage total, scaled;
+    union s2_stage total;
 
     for (int64_t column = 0; column < s->width; column += ncolumns) {
         const uint8_t *values = s->values + column * s->element_nbytes;
@@ -139,14 +139,10 @@ static void sum_row(const struct sums *s, int64_t begin, int64_t end, int64_t la
         for (int64_t i = begin; i < end; i++) {
             const uint8_t *row = values + s->order[i] * s->row_nbytes;
             if (column == 0) prefetch_entry(s, i + s->ahead, last);
-            if (i == begin) {
+            if (i == begin)
                 convert(s->widen, row, &total, n, s->wide_nbytes, s->scale);
-            } else if (s->scale == 1.0) {
-                s->add(row, &total, n);
-            } else {
-                convert(s->widen, row, &scaled, n, s->wide_nbytes, s->scale);
-                s->add(&scaled, &total, n);
-            }
+            else
+                s->add(row, &total, n, s->scale);
         }
         convert(s->narrow, &total, sum + column * s->element_nbytes, n, s->element_nbytes,
                 1.0 / s->scale);

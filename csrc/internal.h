@@ -98,6 +98,10 @@ s2_status s2_layout_check_values(const s2_layout *layout, const void *values, s2
 /* That positions ascend strictly from 0 or more, below nbits. */
 s2_status s2_positions_check(const int64_t *positions, int64_t npositions, int64_t nbits);
 
+/* The positions, and that packed blocks at them have `packed_numel` elements. */
+s2_status s2_blocks_check_packed(const s2_layout *layout, const int64_t *positions,
+                                 int64_t npositions, const void *packed, int64_t packed_numel);
+
 /* How many of the ascending positions lie below `bit`. */
 int64_t s2_positions_below(const int64_t *positions, int64_t npositions, int64_t bit);
 

@@ -136,24 +136,11 @@ static void add_range(void *arg, int64_t begin, int64_t end)
     const struct s2_rows *rows = arg;
     const uint8_t *packed = rows->packed + begin * rows->packed_row_nbytes;
 
-    if (rows->row_nbytes > STAGED_ROW_NBYTES) {
-        for (int64_t i = begin; i < end; i++, packed += rows->packed_row_nbytes) {
-            if (i + rows->ahead < end)
-                s2_prefetch_row(row_at(rows, i + rows->ahead), rows->row_nbytes);
-            rows->add(packed, row_at(rows, i), rows->block);
-        }
-    } else {
-        /* Positions are distinct, so no row is twice in the buffer. */
-        union s2_stage stage;
-        int64_t nrows = S2_STAGE_NBYTES / rows->row_nbytes;
-        for (int64_t i = begin; i < end; i += nrows) {
-            int64_t n = s2_min(nrows, end - i);
-            rows_to_dense(rows, i, i + n, stage.bytes);
-            rows->add(packed, &stage, n * rows->block);
-            rows_from_dense(rows, i, i + n, stage.bytes);
-            packed += n * rows->packed_row_nbytes;
-        }
-    }
+    if (rows->positions[end - 1] - rows->positions[begin] == end - 1 - begin) /* they are one run */
+        rows->add(packed, row_at(rows, begin), (end - begin) * rows->block, rows->divisor);
+    else
+        rows->add_rows(packed, rows->positions + begin, rows->first_bit, end - begin, rows->block,
+                       rows->values, rows->divisor, rows->cached ? 0 : rows->ahead);
 }
 
 /* The short block behind `n` full ones. */
@@ -181,7 +168,8 @@ static void scatter_tail(const struct s2_rows *rows, int64_t n)
 
 static void add_tail(const struct s2_rows *rows, int64_t n)
 {
-    rows->add(rows->packed + n * rows->packed_row_nbytes, row_at(rows, n), rows->tail);
+    rows->add(rows->packed + n * rows->packed_row_nbytes, row_at(rows, n), rows->tail,
+              rows->divisor);
 }
 
 /* ---------------------------------------------------------------------------------------------- */

@@ -16,7 +16,9 @@ struct s2_rows {
     int64_t packed_width;
     s2_convert_kernel convert; /* gather: values to packed, scatter: packed to values; NULL: copy */
     s2_add_kernel add;
-    double divisor;
+    s2_add_rows_kernel add_rows;
+    double divisor; /* of what is moved; for an add, of what is added */
+    bool cached;    /* an add: the values are in a cache */
 
     /* Derived from the above by rows.c. */
     const struct s2_kernels *kernels;

@@ -212,6 +212,36 @@ s2_status s2_blocks_add(const s2_layout *layout, const void *packed, s2_dtype pa
                         int64_t packed_numel, const int64_t *positions, int64_t npositions,
                         void *accumulator, s2_dtype accumulator_dtype, const s2_executor *executor);
 
+/* What a rank has of the blocks of a layout, packed: `numel` elements at `npositions` positions. */
+typedef struct s2_packed {
+    const void *packed;
+    int64_t numel;
+    const int64_t *positions;
+    int64_t npositions;
+} s2_packed;
+
+/*
+ * sums = (the sum of what the ranks have) / divisor, block by block, rounded once.  The ranks, 1 to
+ * S2_MAX_RANKS (else S2_BAD_SIZE), are added in their order to +0.0, which stays where none has a
+ * block.  The layout is that of the sums.
+ *
+ * FLOAT32 is summed in FLOAT64, and FLOAT16 in FLOAT32, which no sum of that many overflows.  Two
+ * dtypes have no type of a wider range to be summed in, and are divided before that, so that no sum
+ * overflows although the result does not:
+ *
+ *     FLOAT64     by the divisor, in FLOAT64
+ *     BFLOAT16    by 256, S2_MAX_RANKS, in FLOAT32; the sum is then divided by divisor / 256.  All
+ *                 are multiples of 2^-141 then, above FLOAT32's smallest, so that this is exact but
+ *                 where the thread flushes subnormals
+ *
+ * `lost` is NULL, or has an element for each of the sums.  Then it becomes what they have lost by
+ * rounding: with m the mean rounded to FLOAT32 alone, sums = m rounded to `dtype` and lost = m less
+ * that, as s2_owed_deliver() with a scale of 1 leaves of m.
+ */
+s2_status s2_blocks_sum(const s2_layout *layout, const s2_packed *ranks, int64_t nranks,
+                        s2_dtype dtype, double divisor, void *sums, float *lost,
+                        const s2_executor *executor);
+
 /*
  * Sets to +0.0 every element of every block whose bit in `bitmap` is clear.  Blocks whose bit is
  * set, and elements outside segments, are left alone.

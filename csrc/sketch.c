@@ -96,7 +96,7 @@ s2_status s2_sketch_merge(const s2_sketch *sketch, float *table, const s2_sketch
     if (sketch->rows != other->rows || sketch->width != other->width ||
         sketch->block != other->block || sketch->seed != other->seed)
         return S2_BAD_SKETCH;
-    s2_kernels_current()->add[S2_FLOAT32][S2_FLOAT32](other_table, table, numel);
+    s2_kernels_current()->add[S2_FLOAT32][S2_FLOAT32](other_table, table, numel, 1.0);
     return S2_OK;
 }
 

@@ -31,7 +31,7 @@ RuntimeError with one sentence that names it, before anything is written (but ``
 graph, which is not told of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -135,6 +135,25 @@ def blocks_add(
     The accumulator is float64 for float32 and float64, or float32 for float32, float16, bfloat16.
     """
     _ops.blocks_add.default(packed, segments, positions, accumulator, parallel)
+
+
+def blocks_sum(
+    packed: Sequence[Tensor],
+    segments: Tensor,
+    positions: Sequence[Tensor],
+    sums: Tensor,
+    lost: Tensor | None = None,
+    divisor: float = 1.0,
+    parallel: bool = True,
+) -> None:
+    """``sums = (the sum of the ranks' blocks) / divisor``, added in rank order and rounded once.
+
+    ``packed`` and ``positions`` have a tensor for each of 1 to 256 ranks; the dtype and the layout
+    are those of ``sums``, which become +0.0 where no rank has a block.  float32 is summed in
+    float64, the half types in float32, and no partial sum overflows unless the result does: see
+    ``s2.h``.  ``lost`` (float32, as long as ``sums``) becomes what they have lost by being rounded.
+    """
+    _ops.blocks_sum.default(packed, segments, positions, sums, lost, divisor, parallel)
 
 
 def blocks_clear_dead(
@@ -368,7 +387,8 @@ def sketch_peel(
 
 def _writes_into_arguments(*arguments: object) -> None:
     """What every operator looks like to a tracer: no result, and sizes that stay."""
-    devices = {argument.device for argument in arguments if isinstance(argument, Tensor)}
+    lists = (argument if isinstance(argument, list) else [argument] for argument in arguments)
+    devices = {thing.device for things in lists for thing in things if isinstance(thing, Tensor)}
     if len(devices) > 1:
         listed = ", ".join(sorted(map(str, devices)))
         raise RuntimeError(f"the tensors of an s2reducer operator are on several devices: {listed}")
@@ -391,6 +411,7 @@ register_fakes(
     "blocks_gather",
     "blocks_scatter",
     "blocks_add",
+    "blocks_sum",
     "blocks_clear_dead",
     "values_convert",
     "values_finite",

@@ -196,6 +196,65 @@ def test_add(dtype: torch.dtype, accumulator: torch.dtype) -> None:
         assert torch.equal(sums, expected)
 
 
+def of_ranks(bucket: Bucket, count: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Packed blocks of ranks that have about half of the bucket's each, and positions."""
+    packed, positions = [], []
+    for _ in range(count):
+        live = [block for block in bucket.live if torch.rand(()) < 0.5]
+        blocks = []
+        for _, begin, end, length in live:
+            values = torch.randn(length) * 10.0 ** torch.randint(-6, 5, (length,))
+            values[end - begin :] = float("nan")  # what fills up is ignored
+            blocks.append(values.to(bucket.values.dtype))
+        packed.append(torch.cat(blocks) if blocks else bucket.values[:0])
+        positions.append(torch.tensor([bit for bit, *_ in live], dtype=torch.int64))
+    return packed, positions
+
+
+@pytest.mark.parametrize("divisor", [1.0, 4.0, 3.0])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_sums_have_the_bits_of_adding_rank_by_rank(dtype: torch.dtype, divisor: float) -> None:
+    wide = torch.float64 if dtype.itemsize > 2 else torch.float32
+    before, after = (divisor, 1.0) if dtype is torch.float64 else (1.0, divisor)
+    for bucket, count in itertools.product(buckets(dtype), (1, 2, 5)):
+        packed, positions = of_ranks(bucket, count)
+        total = torch.zeros(bucket.values.numel(), dtype=wide)
+        for part, where in zip(packed, positions, strict=True):
+            ops.blocks_add(part.to(wide) / before, bucket.segments, where, total)
+        expected = torch.full_like(bucket.values, 7.0)
+        for begin, numel, *_ in bucket.segments.tolist():
+            expected[begin : begin + numel] = (total[begin : begin + numel] / after).to(dtype)
+        for parallel in (True, False):
+            sums = torch.full_like(bucket.values, 7.0)  # which stays between segments
+            ops.blocks_sum(packed, bucket.segments, positions, sums, None, divisor, parallel)
+            assert torch.equal(sums.view(torch.uint8), expected.view(torch.uint8))
+
+        lost = torch.zeros(bucket.values.numel())
+        sums = torch.full_like(bucket.values, 7.0)
+        ops.blocks_sum(packed, bucket.segments, positions, sums, lost, divisor)
+        for begin, numel, *_ in bucket.segments.tolist():
+            mean = (total[begin : begin + numel] / after).float()
+            rounded = mean.to(dtype)
+            assert torch.equal(sums[begin : begin + numel], rounded)
+            assert torch.equal(lost[begin : begin + numel], mean - rounded.float())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        (torch.float32, 3e38),
+        (torch.float64, 2.0**1023),
+        (torch.float16, 6e4),
+        (torch.bfloat16, 3.3e38),
+    ],
+)
+def test_means_of_256_ranks_do_not_overflow(dtype: torch.dtype, value: float) -> None:
+    packed, sums = torch.full((24,), value, dtype=dtype), torch.empty(24, dtype=dtype)
+    segments, positions = torch.tensor([[0, 24, 8, 0]]), torch.arange(3)
+    ops.blocks_sum([packed] * 256, segments, [positions] * 256, sums, None, 256.0)
+    assert torch.equal(sums, packed)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_convert_rounds_once_to_nearest_even(dtype: torch.dtype) -> None:
     bits = torch.randint(-(1 << 31), 1 << 31, (100_003,)).to(torch.int32)
@@ -287,6 +346,28 @@ def test_scatter_and_add_leave_their_target_alone_when_they_refuse() -> None:
         assert torch.equal(target, torch.full((20,), 3.0))
 
 
+def test_sums_refuse_what_is_not_of_their_layout_and_write_nothing() -> None:
+    good, where = torch.ones(16), torch.tensor([0, 2])
+    sums, lost = torch.full((20,), 9.0), torch.full((20,), 9.0)
+    for sentence, packed, positions, divisor in [
+        ("packed must have 1 to 256 tensors, but has 0", [], [], 1.0),
+        ("packed must have 1 to 256 tensors, but has 257", [good] * 257, [where] * 257, 1.0),
+        ("positions must have the 2 tensors of packed, but has 1", [good] * 2, [where], 1.0),
+        ("packed must have the dtype of sums, float32, but has float16", [good.half()], [where], 1),
+        ("packed must have 16 elements", [good, good[:15]], [where, where], 1.0),
+        ("positions must ascend strictly", [good, good], [where, where.flip(0)], 1.0),
+        ("positions must ascend strictly", [good, good], [where, where + 1], 1.0),
+        ("divisor must be a finite number above zero, but is 0", [good], [where], 0.0),
+    ]:
+        with pytest.raises(RuntimeError, match="^s2reducer::blocks_sum: " + sentence):
+            OPS.blocks_sum(packed, SEGMENTS, positions, sums, lost, divisor)
+    with pytest.raises(RuntimeError, match="lost must have the 20 elements of sums, but has 19"):
+        OPS.blocks_sum([good], SEGMENTS, [where], sums, lost[:19].clone())
+    with pytest.raises(RuntimeError, match=r"lost must be .* float32, but its dtype is Double"):
+        OPS.blocks_sum([good], SEGMENTS, [where], sums, lost.double())
+    assert bool((sums == 9.0).all()) and bool((lost == 9.0).all())
+
+
 def test_bitmaps_of_another_length_are_refused() -> None:
     bitmap, zeros = torch.full((16,), 5, dtype=torch.uint8), torch.full((1,), 5)
     with pytest.raises(
@@ -334,6 +415,9 @@ def opcheck_cases() -> Iterator[tuple[str, tuple[object, ...]]]:
     yield "blocks_gather", (values, SEGMENTS, positions, packed.clone(), 2.0)
     yield "blocks_scatter", (packed, SEGMENTS, positions, values.clone(), 2.0)
     yield "blocks_add", (packed, SEGMENTS, positions, values.clone())
+    for lost in (None, torch.zeros(20)):
+        ranks = [packed, packed], SEGMENTS, [positions, positions]
+        yield "blocks_sum", (*ranks, values.clone(), lost, 2.0)
     yield "blocks_clear_dead", (bitmap, SEGMENTS, values.clone())
     yield "values_convert", (values, torch.zeros(20).half(), 2.0)
     yield "values_finite", (values, torch.zeros(1).long())

@@ -39,14 +39,21 @@ static TARGET void SUFFIX(convert_f32_f16)(const void *src, void *dst, int64_t n
         d[i] = s2_f16_from_float(s[i] / by);
 }
 
-static TARGET void SUFFIX(add_f16_f32)(const void *src, void *accumulator, int64_t n)
+/* For convert_template.h; where there is no factor of 1, division is as exact as one. */
+static inline __attribute__((always_inline)) TARGET void
+SUFFIX(add_f16_f32_run)(const uint16_t *restrict s, float *restrict a, int64_t n, float by,
+                        float factor)
 {
-    const uint16_t *s = src;
-    float *a = accumulator;
+    const VECTOR all_by = splat_f32(by);
     int64_t i = 0;
 
-    for (; i + LANES <= n; i += LANES)
-        store_f32(a + i, add_f32(load_f32(a + i), load_f16(s + i)));
+    if (factor == 1) {
+        for (; i + LANES <= n; i += LANES)
+            store_f32(a + i, add_f32(load_f32(a + i), load_f16(s + i)));
+    } else {
+        for (; i + LANES <= n; i += LANES)
+            store_f32(a + i, add_f32(load_f32(a + i), div_f32(load_f16(s + i), all_by)));
+    }
     for (; i < n; i++)
-        a[i] += s2_float_from_f16(s[i]);
+        a[i] += s2_float_from_f16(s[i]) / by;
 }

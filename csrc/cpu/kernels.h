@@ -27,8 +27,17 @@
 /* dst[i] = src[i] / divisor for n elements; the types are those of the table's entry. */
 typedef void (*s2_convert_kernel)(const void *src, void *dst, int64_t n, double divisor);
 
-/* accumulator[i] += src[i] for n elements. */
-typedef void (*s2_add_kernel)(const void *src, void *accumulator, int64_t n);
+/* accumulator[i] += src[i] / divisor for n elements, divided in the accumulator's type. */
+typedef void (*s2_add_kernel)(const void *src, void *accumulator, int64_t n, double divisor);
+
+/*
+ * The same for n rows of `block` elements: row i is added to the elements of the accumulator from
+ * (positions[i] - first) * block on.  These are asked for `ahead` rows before their turn; 0 where
+ * they are in a cache.
+ */
+typedef void (*s2_add_rows_kernel)(const void *src, const int64_t *positions, int64_t first,
+                                   int64_t n, int64_t block, void *accumulator, double divisor,
+                                   int64_t ahead);
 
 /* A block of values and one of its cells in the table of a sketch. */
 struct s2_move {
@@ -62,6 +71,7 @@ struct s2_kernels {
     /* By dtype from and to; NULL where the pair is not supported. */
     s2_convert_kernel convert[4][4];
     s2_add_kernel add[4][4];
+    s2_add_rows_kernel add_rows[4][4];
 
     /* Whether no element is infinite or a NaN: none has all bits of `exponent` set.  The element
      * has `width` bytes, 2, 4 or 8. */

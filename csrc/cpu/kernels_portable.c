@@ -98,6 +98,7 @@ const struct s2_kernels s2_kernels_portable = {
     .scatter_rows = scatter_rows,
     .convert = CONVERT_TABLE,
     .add = ADD_TABLE,
+    .add_rows = ADD_ROWS_TABLE,
     .all_finite = all_finite,
     .sketch_add = sketch_add,
     .sketch_take = sketch_take,

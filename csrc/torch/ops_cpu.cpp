@@ -190,6 +190,53 @@ void blocks_add(const Tensor &packed, const Tensor &segments, const Tensor &posi
     check_blocks(status, b, threads, op);
 }
 
+void blocks_sum(const std::vector<Tensor> &packed, const Tensor &segments,
+                const std::vector<Tensor> &positions, const Tensor &sums,
+                const std::optional<Tensor> &lost, double divisor, bool parallel)
+{
+    const char *op = "blocks_sum";
+    Floats s = floats(sums, op, "sums");
+    s2_layout layout = layout_from(segments, s.numel, op);
+    if (packed.empty() || packed.size() > S2_MAX_RANKS)
+        fail(op, "packed must have 1 to ", S2_MAX_RANKS, " tensors, but has ", packed.size());
+    if (positions.size() != packed.size())
+        fail(op, "positions must have the ", packed.size(), " tensors of packed, but has ",
+             positions.size());
+    std::vector<Blocks> blocks;
+    std::vector<s2_packed> ranks;
+    for (size_t r = 0; r < packed.size(); r++) {
+        Blocks &b = blocks.emplace_back(Blocks{s, layout, longs(positions[r], op, "positions"),
+                                               floats(packed[r], op, "packed")});
+        if (b.packed.dtype != s.dtype)
+            fail(op, "packed must have the dtype of sums, ", dtype_name(s.dtype), ", but has ",
+                 dtype_name(b.packed.dtype));
+        ranks.push_back({b.packed.data, b.packed.numel, b.positions.data, b.positions.numel});
+    }
+    float *rest = nullptr;
+    if (lost.has_value()) {
+        const char *accepted = "a contiguous 1-D CPU tensor of float32";
+        Floats l = floats(*lost, op, "lost", accepted, 1);
+        check_dtype(*lost, ScalarType::Float, op, "lost", accepted);
+        if (l.numel != s.numel)
+            fail(op, "lost must have the ", s.numel, " elements of sums, but has ", l.numel);
+        rest = static_cast<float *>(l.data);
+    }
+    TorchThreads threads(parallel);
+    s2_status status = s2_blocks_sum(&layout, ranks.data(), static_cast<int64_t>(ranks.size()),
+                                     s.dtype, divisor, s.data, rest, threads.get());
+    check_divisor(status, divisor, op);
+    for (size_t r = 0; status != S2_OK && r < blocks.size(); r++) {
+        const Blocks &b = blocks[r];
+        int64_t numel = 0;
+        s2_status status_of_rank =
+            s2_blocks_packed_numel(&layout, b.positions.data, b.positions.numel, &numel);
+        if (status_of_rank == S2_OK && numel != b.packed.numel) status_of_rank = S2_BAD_SIZE;
+        check_packed(status_of_rank, layout, b.positions, b.packed, op);
+    }
+    if (status != S2_OK) fail(op, s2_status_string(status));
+    threads.check(op);
+}
+
 void blocks_clear_dead(const Tensor &bitmap, const Tensor &segments, const Tensor &values,
                        bool parallel)
 {
@@ -253,6 +300,8 @@ STABLE_TORCH_LIBRARY(s2reducer, m)
           "float divisor=1.0, bool parallel=True) -> ()");
     m.def("blocks_add(Tensor packed, Tensor segments, Tensor positions, Tensor(a!) accumulator, "
           "bool parallel=True) -> ()");
+    m.def("blocks_sum(Tensor[] packed, Tensor segments, Tensor[] positions, Tensor(a!) sums, "
+          "Tensor(b!)? lost=None, float divisor=1.0, bool parallel=True) -> ()");
     m.def("blocks_clear_dead(Tensor bitmap, Tensor segments, Tensor(a!) values, "
           "bool parallel=True) -> ()");
     m.def(
@@ -272,6 +321,7 @@ STABLE_TORCH_LIBRARY_IMPL(s2reducer, CompositeExplicitAutograd, m)
     m.impl("blocks_gather", TORCH_BOX(&blocks_gather));
     m.impl("blocks_scatter", TORCH_BOX(&blocks_scatter));
     m.impl("blocks_add", TORCH_BOX(&blocks_add));
+    m.impl("blocks_sum", TORCH_BOX(&blocks_sum));
     m.impl("blocks_clear_dead", TORCH_BOX(&blocks_clear_dead));
     m.impl("values_convert", TORCH_BOX(&values_convert));
     m.impl("values_finite", TORCH_BOX(&values_finite));
