@@ -4,6 +4,7 @@
 Everything else (bitmaps, positions, plans) is small, and is worked on by the CPU.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -44,12 +45,14 @@ class BlockOps(Protocol):
         parallel: bool = ...,
     ) -> None: ...
 
-    def blocks_add(
+    def blocks_sum(
         self,
-        packed: Tensor,
+        packed: Sequence[Tensor],
         segments: Tensor,
-        positions: Tensor,
-        accumulator: Tensor,
+        positions: Sequence[Tensor],
+        sums: Tensor,
+        lost: Tensor | None = ...,
+        divisor: float = ...,
         parallel: bool = ...,
     ) -> None: ...
 

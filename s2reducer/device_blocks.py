@@ -8,7 +8,7 @@ is no boolean mask that selects, no ``nonzero`` and no ``item``.
 A block is a row of its segment; only the last may be short, and is seen to by itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -167,6 +167,39 @@ def blocks_add(
         part.rows.index_copy_(0, part.where, sums)
         if part.last is not None:
             part.last.add_(part.packed_last)
+
+
+def blocks_sum(
+    packed: Sequence[Tensor],
+    segments: Tensor,
+    positions: Sequence[Tensor],
+    sums: Tensor,
+    lost: Tensor | None = None,
+    divisor: float = 1.0,
+    parallel: bool = True,
+) -> None:
+    """Through an accumulator of all sums; ``lost`` is for the narrow wire, which no device has."""
+    assert lost is None
+    dtype, before, after = _arithmetic(sums.dtype, divisor)
+    total = torch.zeros(sums.numel(), dtype=dtype, device=sums.device)
+    for rows, where in zip(packed, positions, strict=True):
+        if before != 1.0:
+            scaled = total.new_empty(rows.numel())
+            values_convert(rows, scaled, before)
+            rows = scaled
+        blocks_add(rows, segments, where, total)
+    values_convert(total, sums, after)
+
+
+def _arithmetic(dtype: torch.dtype, divisor: float) -> tuple[torch.dtype, float, float]:
+    """The dtype of the sums, and what values are divided by before and after they are added, so
+    that no sum overflows where the mean does not: see ``s2_blocks_sum`` in ``s2.h``."""
+    return {
+        torch.float32: (torch.float64, 1.0, divisor),
+        torch.float64: (torch.float64, divisor, 1.0),
+        torch.float16: (torch.float32, 1.0, divisor),
+        torch.bfloat16: (torch.float32, 256.0, divisor / 256.0),
+    }[dtype]
 
 
 def blocks_clear_dead(

@@ -10,7 +10,7 @@ from torch import Tensor
 from s2reducer.chooser import Chooser
 from s2reducer.config import Config
 from s2reducer.constants import Cost
-from s2reducer.plans.sums import Rounded
+from s2reducer.plans.owner import Rounded
 from s2reducer.residuals import Residuals
 from s2reducer.segments import Layout, ParameterRecord
 from s2reducer.transport import Transport

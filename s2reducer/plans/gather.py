@@ -17,8 +17,7 @@ from torch import Tensor
 
 from s2reducer.block_ops import ops_for
 from s2reducer.exchange import Index, united
-from s2reducer.plans.owner import OwnerPlan, make_plan
-from s2reducer.plans.sums import Rounded, Sum
+from s2reducer.plans.owner import OwnerPlan, Rounded, make_plan, sum_owned
 from s2reducer.segments import Layout, layout_of
 from s2reducer.transport import Transport
 
@@ -49,9 +48,10 @@ def reduce_gather(
 def chunk_numel(union: int, dtype: torch.dtype, nranks: int) -> int:
     """The elements of a chunk of the union, which has so many.
 
-    For a chunk of u bytes a rank holds at most P u of rows, 2 u of sums, and 2 u of rows in the
-    sums' dtype, or of results.  So P + 2 chunks take one and a half times the union's bytes; they
-    may take two, since chunks end at words of the bitmap, a little late.
+    For a chunk of u bytes a rank holds at most P u of rows; and beside them its own ones twice, as
+    they are and filled up, or later u of results and, on a narrow wire, 2 u of what these have
+    lost.  The backend's threads may hold the rows of the chunk before for a moment longer.  So
+    P + 2 chunks take less than two unions: (2 P + 3) / (P + 2) of one.
     """
     return max(_CHUNK_NBYTES_A_RANK * nranks // dtype.itemsize, -(-union // (nranks + 2)))
 
@@ -105,26 +105,22 @@ def _reduce_chunk(
     mine = torch.full((index.positions.numel(),), rank, dtype=torch.int16)
     plan = make_plan(layout, index, mine, rank)
 
-    total = Sum(plan.compact, buffer, divisor)
-    _add_all_rows(total, buffer, layout, plan, transport)
+    rows = _gather_rows(buffer, layout, plan, transport)
     results = buffer.new_empty(plan.owned_numel[rank])
-    if rounded is None:
-        total.result(results)
-    else:
+    lost = sum_owned(rows, plan, divisor, results, rounded is not None)
+    del rows
+    if rounded is not None and lost is not None:
         share = divisor / index.world_size  # as all ranks owe it
-        rounded(layout.segments, plan.owned[rank], total.rounded(results), share)
+        rounded(layout.segments, plan.owned[rank], lost, share)
     ops_for(buffer.device).blocks_scatter(
         results, layout.segments, plan.owned[rank], buffer, parallel=False
     )
 
 
-def _add_all_rows(
-    total: Sum, buffer: Tensor, layout: Layout, plan: OwnerPlan, transport: Transport
-) -> None:
+def _gather_rows(
+    buffer: Tensor, layout: Layout, plan: OwnerPlan, transport: Transport
+) -> list[Tensor]:
     own_rows = buffer.new_empty(plan.sent_numel[transport.rank])
     sent = plan.sent[transport.rank]
     ops_for(buffer.device).blocks_gather(buffer, layout.segments, sent, own_rows, parallel=False)
-    gathered = transport.all_gather_uneven(own_rows, plan.received_numel)
-    del own_rows
-    for rows, where in zip(gathered, plan.received, strict=True):
-        total.add(rows, where)
+    return transport.all_gather_uneven(own_rows, plan.received_numel)

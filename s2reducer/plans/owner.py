@@ -4,7 +4,7 @@
 1. All ranks know all indices (``exchange.py``), so each computes the same plan (``s2.h``): who owns
    which block, and so who sends which rows where.  Neither positions nor sizes travel.
 2. Rows go to their owners, by an all-to-all.
-3. Owners add them in rank order, divide, and round once.
+3. Owners add them in rank order, divide, and round once (``ops.blocks_sum``).
 4. An all-gather brings the means to all ranks.
 
 Bytes a rank sends beside the index, for K elements in the union, k of them live on this rank and b
@@ -12,6 +12,7 @@ bytes an element: in the mean over ranks [(sum k - K) + (P-1) K] b / P.  A rank 
 than the others owns less, so that it does not send twice as much.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -20,9 +21,12 @@ from torch import Tensor
 from s2reducer import ops
 from s2reducer.block_ops import ops_for
 from s2reducer.exchange import Index
-from s2reducer.plans.sums import Rounded, Sum
 from s2reducer.segments import Layout, derive_seed, segments_of
 from s2reducer.transport import Transport
+
+# Is told what means lost when they were rounded: the segments and positions of the blocks, float32
+# with what their elements lost, and how many times the ranks' own gradients this rank owes of it.
+Rounded = Callable[[Tensor, Tensor, Tensor, float], None]
 
 # Columns of the exchanges.
 _SENT, _RECEIVED, _OWNED = 0, 2, 4
@@ -105,35 +109,37 @@ def reduce_owner(
 ) -> None:
     """Replaces the union's blocks in ``buffer`` by their sums over the ranks, divided."""
     rank = transport.rank
-    total = _sum_owned(buffer, layout, plan, transport, divisor)
+    rows = _exchange_rows(buffer, layout, plan, transport)
     results = buffer.new_empty(max(plan.owned_numel))
     own = results[: plan.owned_numel[rank]]
-    if rounded is None:
-        total.result(own)
-    else:
-        rounded(layout.segments, plan.owned[rank], total.rounded(own), divisor)
-    del total
+    lost = sum_owned(rows, plan, divisor, own, rounded is not None)
+    del rows
+    if rounded is not None and lost is not None:
+        rounded(layout.segments, plan.owned[rank], lost, divisor)
+    del lost
     gathered = transport.all_gather_uneven(results, plan.owned_numel)
-    for rows, where in zip(gathered, plan.owned, strict=True):
-        ops_for(buffer.device).blocks_scatter(rows, layout.segments, where, buffer, parallel=False)
+    for means, where in zip(gathered, plan.owned, strict=True):
+        ops_for(buffer.device).blocks_scatter(means, layout.segments, where, buffer, parallel=False)
 
 
-def _sum_owned(
-    buffer: Tensor, layout: Layout, plan: OwnerPlan, transport: Transport, divisor: float
-) -> Sum:
-    """The sums of this rank's blocks; rows are let go of as soon as they have been added."""
-    rank = transport.rank
-    own_rows, incoming = _exchange_rows(buffer, layout, plan, transport)
-    total = Sum(plan.compact, buffer, divisor)
-    for peer, part in enumerate(incoming):
-        total.add(own_rows if peer == rank else part, plan.received[peer])
-    return total
+def sum_owned(
+    rows: list[Tensor], plan: OwnerPlan, divisor: float, out: Tensor, rounded: bool
+) -> Tensor | None:
+    """Writes the sums of this rank's blocks, divided, one behind the other.
+
+    ``rows`` are what the ranks have of them.  Returns what the sums have lost by being rounded,
+    float32, where that is wanted.
+    """
+    lost = torch.empty(out.numel()) if rounded else None
+    blocks_sum = ops_for(out.device).blocks_sum
+    blocks_sum(rows, plan.compact, plan.received, out, lost, divisor, parallel=False)
+    return lost
 
 
 def _exchange_rows(
     buffer: Tensor, layout: Layout, plan: OwnerPlan, transport: Transport
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """This rank's rows of its own blocks, and the peers' rows of them, by rank."""
+) -> list[Tensor]:
+    """All ranks' rows of the blocks of this rank."""
     rank = transport.rank
     away = [0 if peer == rank else numel for peer, numel in enumerate(plan.sent_numel)]
     home = [0 if peer == rank else numel for peer, numel in enumerate(plan.received_numel)]
@@ -146,4 +152,6 @@ def _exchange_rows(
         )
     incoming = buffer.new_empty(sum(home))
     transport.all_to_all(incoming, outgoing, home, away)
-    return own_rows, torch.split_with_sizes(incoming, home)
+    parts = list(torch.split_with_sizes(incoming, home))
+    parts[rank] = own_rows
+    return parts
