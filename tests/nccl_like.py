@@ -5,6 +5,7 @@ CPU tensors stand for those of a device: torch's own operators work on them, and
 host are counted.
 """
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -12,12 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
+from pairs import Pair
 from torch import Tensor
 from torch.futures import Future
 
-from s2reducer import block_ops, transport
+from s2reducer import block_ops, constants, functional, state, transport
+from s2reducer.constants import Constants
 from s2reducer.device import HostCopy
 from s2reducer.transport import _ALL_GATHER
 
@@ -130,3 +134,55 @@ def nccl_like() -> Iterator[Record]:
         Future.then, HostCopy.wait = original_then, original_wait
         transport._WAYS.update(ways)
         block_ops._BY_DEVICE.update(operators)
+
+
+# ------------------------------------------------------------------------------------------------
+# What the tests of the ordered engine share
+# ------------------------------------------------------------------------------------------------
+
+PLANS = ["owner", "gather", "union", "auto"]
+
+
+def cases(every: list[Any], *fast: Any) -> list[Any]:
+    """For parametrize(): all but ``fast`` are left to the whole suite."""
+    return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in every]
+
+
+@contextmanager
+def slow_link() -> Iterator[None]:
+    """A network for which "auto" takes the trouble, with models as small as these."""
+    places = (state, functional)
+    try:
+        for module in places:
+            module.ON_DEVICES = Constants()
+        yield
+    finally:
+        for module in places:
+            module.ON_DEVICES = constants.ON_DEVICES
+
+
+def make_pair(record: Record, make: Any, settings: Any, **flags: Any) -> Pair:
+    """Both models; calls of the hook are marked in the record."""
+
+    def wrap(hook: Any) -> Any:
+        def marking(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+            record.mark("hook")
+            result = hook(state, bucket)
+            record.mark("returned")
+            return result
+
+        return marking
+
+    return Pair(make, settings, wrap, **flags)
+
+
+def steps_of(record: Record) -> list[list[str]]:
+    """The events of each step, which begins with a mark."""
+    cut = [number for number, event in enumerate(record.events) if event == "step"]
+    return [record.events[a:b] for a, b in itertools.pairwise([*cut, len(record.events)])]
+
+
+def assert_alike(results: list[Any]) -> None:
+    """The ranks have issued the same collectives, with waits at the same places among them."""
+    for events in results[1:]:
+        assert events == results[0]
