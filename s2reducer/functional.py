@@ -41,7 +41,8 @@ def all_reduce(
     """The sum or mean of a tensor over the ranks of a group, as ``s2_hook`` would reduce it.
 
     Every rank calls this in the same order relative to other calls, and to the backward passes of
-    modules on the same group, with the same arguments; it returns when the result is there.
+    modules on the same group, with the same arguments; it returns when the result is there (over
+    NCCL, when the current stream will wait for it).
 
     Args:
         tensor: float32, float64, float16 or bfloat16, dense or COO; or uint8, int8, int32 or int64

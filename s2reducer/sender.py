@@ -301,6 +301,8 @@ class Sender:
 
 def _owes(job: Job, lossy: bool) -> bool:
     """Whether the bucket may leave something for the next step, on some rank."""
+    if job.transport.way != LANES:
+        return False
     return job.config.error_feedback if lossy else job.config.owes_blocks
 
 
