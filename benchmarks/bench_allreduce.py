@@ -124,7 +124,7 @@ def measure_point(point: Point, plans: Sequence[str], turns: int) -> list[Record
     records = []
     for plan in plans:
         traffic = traffic_of(steps[plan], os.environ["NETLAB_KIND"])
-        chosen = chosen_plan(switch.state(plan)) if plan in PLANS else plan
+        chosen = chosen_plan(switch.method(plan).state) if plan in PLANS else plan
         records.append(
             {
                 "ranks": ranks,

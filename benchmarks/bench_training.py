@@ -41,15 +41,22 @@ from baselines.bench import (
     write_results,
 )
 from baselines.measure import Sample, interleave, traffic_of
-from baselines.methods import BY_ROWS, METHODS, PLANS, Switch, chosen_plan
+from baselines.methods import BY_ROWS, METHODS, PLANS, Method, Switch, chosen_plan, make_method
 from paired import Spread
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 SPARSE = "sparse:"
 # With nothing sparse in a model, the others would be dense AllReduce once more.
 FOR_DENSE_MODELS = ("ddp", "none", "dense", "auto", "bf16", "fp16", "omnireduce", "powersgd", "dgc")
 
-TASKS: dict[str, Callable[[bool], models.Task]] = {
+WARM_UP = 3  # turns that are not timed
+METERED_STEPS = 2  # in which bytes are read from the interfaces
+
+MakeTask = Callable[[bool], models.Task]
+Make = Callable[[str, list[Tensor]], Method]
+
+TASKS: dict[str, MakeTask] = {
     "language-50k": lambda sparse: models.language_model(50_000, sparse=sparse),
     "language-200k": lambda sparse: models.language_model(200_000, sparse=sparse),
     "recommendation": lambda sparse: models.recommendation_model(sparse=sparse),
@@ -78,11 +85,11 @@ DEFAULT_METHODS = (
 class Trainer:
     """A copy of a task in a DDP module, and the steps of its methods."""
 
-    def __init__(self, task: models.Task, hooks: Sequence[str]) -> None:
+    def __init__(self, task: models.Task, hooks: Sequence[str], make: Make) -> None:
         self._task = task
         self._module = DistributedDataParallel(task.module, gradient_as_bucket_view=True)
         self._optimizer = torch.optim.SGD(task.module.parameters(), lr=0.01)
-        self._switch = Switch(self._module, hooks, task.tables) if hooks else None
+        self._switch = Switch(self._module, hooks, task.tables, make) if hooks else None
         self._steps = 0
 
     def step_of(self, hook: str | None) -> Callable[[], None]:
@@ -99,10 +106,18 @@ class Trainer:
 
     def plan_of(self, hook: str) -> str:
         assert self._switch is not None
-        return chosen_plan(self._switch.state(hook))
+        return chosen_plan(self._switch.method(hook).state)
+
+    def nbytes(self, hook: str | None) -> int:
+        """That this rank has sent by a hook so far; 0 for what is not counted."""
+        if self._switch is None or hook in (None, "none"):
+            return 0
+        return self._switch.method(hook).nbytes
 
 
-def trainers_of(name: str, methods: Sequence[str]) -> dict[str, tuple[Trainer, str | None]]:
+def trainers_of(
+    make_task: MakeTask, methods: Sequence[str], make: Make
+) -> dict[str, tuple[Trainer, str | None]]:
     """For each method the copy of the model that it trains, and its hook."""
     made: dict[str, tuple[Trainer, str | None]] = {}
     for sparse in (False, True):
@@ -111,10 +126,10 @@ def trainers_of(name: str, methods: Sequence[str]) -> dict[str, tuple[Trainer, s
             continue
         hooks = [m.removeprefix(SPARSE) for m in own if m.removeprefix(SPARSE) != "ddp"]
         if len(hooks) < len(own):
-            alone = Trainer(TASKS[name](sparse), [])
+            alone = Trainer(make_task(sparse), [], make)
             made.update({m: (alone, None) for m in own if m.removeprefix(SPARSE) == "ddp"})
         if hooks:
-            shared = Trainer(TASKS[name](sparse), hooks)
+            shared = Trainer(make_task(sparse), hooks, make)
             for method in own:
                 hook = method.removeprefix(SPARSE)
                 if hook != "ddp":
@@ -122,18 +137,41 @@ def trainers_of(name: str, methods: Sequence[str]) -> dict[str, tuple[Trainer, s
     return made
 
 
-def measure_task(name: str, methods: Sequence[str], turns: int, learn: int) -> list[Record]:
+def measure_task(
+    name: str,
+    make_task: MakeTask,
+    methods: Sequence[str],
+    turns: int,
+    learn: int,
+    make: Make = make_method,
+) -> list[Record]:
+    """A record for each method, the same on all ranks.
+
+    Args:
+        name: of the model.
+        make_task: makes the model and its batches, with COO gradients or without.
+        methods: with ``ddp`` and ``none``.
+        turns: in each of which every method takes a step that is timed.
+        learn: steps of ``auto`` before.
+        make: makes a method from its name and the tables.
+
+    ``counted`` is what a rank's method says that it sends in a step, the mean over ranks.
+    """
     kind = os.environ["NETLAB_KIND"]
-    trainers = trainers_of(name, methods)
+    trainers = trainers_of(make_task, methods, make)
     steps = {method: trainer.step_of(hook) for method, (trainer, hook) in trainers.items()}
     for method, step in steps.items():
         for _ in range(learn if method.endswith("auto") else 0):
             step()
-    samples = interleave(steps, turns)
+    before = {method: trainer.nbytes(hook) for method, (trainer, hook) in trainers.items()}
+    samples = interleave(steps, turns, WARM_UP)
+    counted_steps = WARM_UP + turns + METERED_STEPS
     records = []
     for method, step in steps.items():
-        traffic = traffic_of(step, kind)
         trainer, hook = trainers[method]
+        traffic = traffic_of(step, kind, METERED_STEPS)
+        counted = torch.tensor(trainer.nbytes(hook) - before[method], dtype=torch.float64)
+        dist.all_reduce(counted)
         records.append(
             {
                 "model": name,
@@ -144,6 +182,7 @@ def measure_task(name: str, methods: Sequence[str], turns: int, learn: int) -> l
                 "went_by": trainer.plan_of(hook) if hook in PLANS else None,
                 **compared(method, samples),
                 **asdict(traffic),
+                "counted": float(counted) / counted_steps / dist.get_world_size(),
             }
         )
     return records
@@ -173,7 +212,7 @@ def measure(settings: Settings) -> list[Record]:
         methods = settings["methods"]
         if name.startswith("resnet"):
             methods = [method for method in methods if method in FOR_DENSE_MODELS]
-        records += measure_task(name, methods, settings["turns"], settings["learn"])
+        records += measure_task(name, TASKS[name], methods, settings["turns"], settings["learn"])
         say(name)
     return records
 

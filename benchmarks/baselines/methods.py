@@ -134,21 +134,28 @@ def install(
 
 
 class Switch:
-    """The methods of one DDP module, of which ``turn_to`` chooses the one for the next steps."""
+    """The methods of one DDP module, of which ``turn_to`` chooses the one for the next steps.
+
+    ``make`` makes a method from its name and the tables.
+    """
 
     def __init__(
-        self, ddp: DistributedDataParallel, names: Iterable[str], tables: Iterable[Tensor] = ()
+        self,
+        ddp: DistributedDataParallel,
+        names: Iterable[str],
+        tables: Iterable[Tensor] = (),
+        make: Callable[[str, list[Tensor]], Method] = make_method,
     ) -> None:
         tables = list(tables)
-        self._methods = {name: make_method(name, tables) for name in names}
+        self._methods = {name: make(name, tables) for name in names}
         self._name = next(iter(self._methods))
         ddp.register_comm_hook(self, switch_hook)
 
     def turn_to(self, name: str) -> None:
         self._name = name
 
-    def state(self, name: str) -> Any:
-        return self._methods[name].state
+    def method(self, name: str) -> Method:
+        return self._methods[name]
 
     def reduce(self, bucket: Any) -> "Future[Tensor]":
         method = self._methods[self._name]
