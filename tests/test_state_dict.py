@@ -158,7 +158,7 @@ def through_a_checkpoint(saved: dict[str, Any], fresh: dict[str, Any]) -> dict[s
 
 
 LOSSY: dict[str, dict[str, Any]] = {
-    "top": {"select": TopK(0.1, block=8), "deterministic": True},
+    "top": {"select": TopK(0.03, block=8), "deterministic": True},
     "warm elements": {"select": TopK(0.001, block=1, warmup_steps=5), "plan": "gather"},
     "shared": {"select": SharedTopK(0.1), "plan": "owner"},
     "random": {"select": RandomK(0.1), "plan": "dense"},
