@@ -56,7 +56,10 @@ def test_sums_and_means(ranks: Ranks, plan: str, world_size: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("plan", ["auto", "owner", "union", SKETCH])
+@pytest.mark.parametrize(
+    "plan",
+    ["auto", *(pytest.param(plan, marks=pytest.mark.slow) for plan in ("owner", "union")), SKETCH],
+)
 def test_every_float(ranks: Ranks, dtype: torch.dtype, plan: str) -> None:
     for op in ("sum", "mean"):
         ranks.run(3, reduce, SEED, (2000, 16), dtype, op, {"plan": plan})

@@ -99,7 +99,14 @@ def drift(settings: dict[str, Any], rows: int) -> tuple[float, float]:
     return worst, most
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+# One of each kind of residual in daily work.
+DAILY = ("top", "narrow", "defer")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in DAILY else pytest.param(name, marks=pytest.mark.slow) for name in SETTINGS],
+)
 def test_without_what_is_owed_it_is_a_descent_like_any(ranks: Ranks, name: str) -> None:
     """x minus lr times the mean debt moves by the gradients at x, exactly but for rounding."""
     rows = 1 if "plan" in SETTINGS[name] else 10

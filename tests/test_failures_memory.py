@@ -131,8 +131,10 @@ def measure(plan: str, dtype: torch.dtype, overlap: bool) -> tuple[int, int, int
 MOST_UNIONS = 2.0
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("overlap", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, pytest.param(torch.float64, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("plan", "world_size"),
     [("owner", 4), ("union", 4), ("gather", 2), ("gather", 3), ("gather", 4)],

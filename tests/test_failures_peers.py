@@ -278,6 +278,7 @@ def assert_gave_up(results: list[tuple[dict[str, Any], float]], name: str, secon
     assert all(taken < 4 * seconds for _, taken in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", places("owner, index", "owner, rows", "gather, rows", "union, OR", "union, AllReduce")
 )

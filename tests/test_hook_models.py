@@ -122,7 +122,7 @@ SPARSE = {"owner", "gather", "union"}
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4))
+@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4, fast=2))
 def test_a_classifier_within_rounding(ranks: Ranks, count: int, flags: str) -> None:
     for plans in ranks.run(count, train_classifier, "auto", FLAGS[flags], False):
         assert plans & SPARSE or count == 1

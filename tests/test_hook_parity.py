@@ -57,7 +57,7 @@ OTHER_PLANS += [
 
 
 @pytest.mark.parametrize(("model", "plan"), OTHER_PLANS)
-@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4))
+@pytest.mark.parametrize("count", world_sizes(1, 2, 3, 4, fast=2))
 def test_other_plans(ranks: Ranks, count: int, model: str, plan: str) -> None:
     for result in ranks.run(count, train, model, plan, {}):
         chosen = {"gather", "owner", "union", "dense"} if plan == "auto" else {plan}

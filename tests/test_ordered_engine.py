@@ -53,7 +53,7 @@ OTHERS += [("dtypes", plan) for plan in ("owner", "gather", "union")]
 
 
 @pytest.mark.parametrize(("model", "plan"), OTHERS)
-@pytest.mark.parametrize("count", cases([1, 2, 3, 4], 3))
+@pytest.mark.parametrize("count", cases([1, 2, 3, 4], 2))
 def test_every_plan_and_dtype(ranks: Ranks, count: int, model: str, plan: str) -> None:
     check_training(ranks.run(count, train, model, plan, {}), plan, count)
 

@@ -90,7 +90,7 @@ def train_beside_dense(seed: int, spread: float) -> None:
     assert {record["plan"] for record in state.report().as_dict()["parameters"]} == {"sketch"}
 
 
-@pytest.mark.parametrize("world_size", world_sizes(2, 3, 4))
+@pytest.mark.parametrize("world_size", world_sizes(2, 3, 4, fast=2))
 @pytest.mark.parametrize("spread", [0.0, 2.3])  # the latter is six decades for these many rows
 def test_repair_equals_dense_within_2_to_the_minus_16_of_each_row(
     ranks: Ranks, world_size: int, spread: float
