@@ -23,7 +23,7 @@ import operator
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress, pairwise
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -111,8 +111,7 @@ class Index:
         """The index of ``layout.part(kept)``; ``layout`` is the one that this is for."""
         if all(kept):
             return self
-        first = [bit // 8 for *_, bit in layout.rows] + [layout.bitmap_nbytes]
-        spans = [slice(*pair) for pair, keep in zip(pairwise(first), kept, strict=True) if keep]
+        spans = list(compress(layout.spans, kept))
         return Index(
             torch.cat([self.bitmaps[:, span] for span in spans], dim=1),
             torch.cat([self.union[span] for span in spans]),

@@ -30,27 +30,27 @@ def is_lossy(job: Job) -> bool:
     """Whether ``select`` or ``wire`` concern a bucket."""
     if job.buffer.is_sparse or job.buffer.dtype not in _DTYPES:
         return False
-    return _narrows(job) or any(_selected(job))
+    return _narrows(job.config, job.dtype) or any(_selected(job))
 
 
-def _narrows(job: Job) -> bool:
-    return job.config.wire is not None and job.buffer.dtype == torch.float32
+def _narrows(config: Config, dtype: torch.dtype) -> bool:
+    return config.wire is not None and dtype == torch.float32
+
+
+def _selects_from(config: Config, record: ParameterRecord) -> bool:
+    return config.select is not None and config.select.selects_from(record.shape)
 
 
 def _selected(job: Job) -> list[bool]:
     """For each segment, whether it is selected from."""
-    select = job.config.select
-    if select is None:
-        return [False] * len(job.layout.records)
-    return [select.selects_from(record.shape) for record in job.layout.records]
+    return [_selects_from(job.config, record) for record in job.layout.records]
 
 
 def owes_array(config: Config, record: ParameterRecord) -> bool:
     """Whether these settings may leave an array of a parameter (``residuals.py``)."""
     if not config.error_feedback or record.dtype not in _DTYPES:
         return False
-    narrows = config.wire is not None and record.dtype == torch.float32
-    return narrows or (config.select is not None and config.select.selects_from(record.shape))
+    return _narrows(config, record.dtype) or _selects_from(config, record)
 
 
 def lossy_stage(job: Job, transport: Transport) -> Stage | Begun[Tensor, Any]:
@@ -60,7 +60,7 @@ def lossy_stage(job: Job, transport: Transport) -> Stage | Begun[Tensor, Any]:
     sent_before = transport.bytes_sent
     if isinstance(job.config.select, SharedTopK):
         compare(transport, Header(identity(job.layout, job.dtype), job.step), target.device)
-    narrow = _narrow(job, which) if _narrows(job) else None
+    narrow = _narrow(job, which) if _narrows(job.config, job.dtype) else None
     chosen = _select(job, which, target, transport)
     index = _known_index(job, which, chosen, transport, sent_before)
     if index is None and any(which):
@@ -117,9 +117,7 @@ def _known_index(
         return None
     bitmap = all_blocks(job.layout)
     if shared and chosen is not None:
-        firsts = [*(job.layout.segments[:, 3] // 8).tolist(), len(bitmap)]
-        for number in itertools.compress(range(len(which)), which):
-            span = slice(firsts[number], firsts[number + 1])
+        for span in itertools.compress(job.layout.spans, which):
             bitmap[span] = chosen[span]
     job.bitmap = bitmap
     nbytes = transport.bytes_sent - sent_before

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from s2reducer import ops
-from s2reducer.plans.contribution import split_positions
+from s2reducer.plans.contribution import positions_of
 from s2reducer.residuals import Residuals
 from s2reducer.segments import Layout, segments_of
 from s2reducer.select_ops import owed_add, owed_round
@@ -47,20 +47,20 @@ class Narrow:
 
     def fill(self, part: Layout, bitmap: Tensor) -> None:
         """Rounds the live blocks of some segments: ``part`` of the layout, and their bits."""
-        places = split_positions(bitmap, part)
-        numels = part.blocks * torch.tensor([len(where) for where in places])
-        rows = torch.empty(int(numels.sum()))
-        positions = torch.cat(places)
+        positions, counts = positions_of(bitmap, part)
+        places = torch.split_with_sizes(positions, counts)
+        numels = [count * block for count, (_, _, block, _) in zip(counts, part.rows, strict=True)]
+        rows = torch.empty(sum(numels))
         ops.blocks_gather(self._source, part.segments, positions, rows, parallel=False)
 
         owed, narrow = torch.empty_like(rows), rows.new_empty(rows.numel(), dtype=WIRE_DTYPE)
-        before = None if self._residuals is None else self._before(part, places, numels.tolist())
+        before = None if self._residuals is None else self._before(part, places, numels)
         owed_add(rows, before, owed, 1.0 / self._scale, parallel=False)
         owed_round(owed, narrow, self._scale, parallel=False)
         ops.blocks_scatter(narrow, part.segments, positions, self.buffer, parallel=False)
         if self._residuals is None:
             return
-        lost = torch.split_with_sizes(owed, numels.tolist())
+        lost = torch.split_with_sizes(owed, numels)
         firsts = part.segments[:, 3].tolist()
         for record, where, first, rest in zip(part.records, places, firsts, lost, strict=True):
             if where.numel():
@@ -112,8 +112,7 @@ class Narrow:
             ops.values_convert(self.buffer, target, parallel=False)
             return
         segments = self._layout.segments
-        places = split_positions(union, self._layout)
-        numels = self._layout.blocks * torch.tensor([len(where) for where in places])
-        rows, positions = self.buffer.new_empty(int(numels.sum())), torch.cat(places)
+        positions, counts = positions_of(union, self._layout)
+        rows = self.buffer.new_empty(self._layout.packed_numel(counts))
         ops.blocks_gather(self.buffer, segments, positions, rows, parallel=False)
         ops.blocks_scatter(rows, segments, positions, target, parallel=False)

@@ -181,6 +181,12 @@ class Layout:
         """``segments`` as plain numbers: where they are few, tensors take longer to be asked."""
         return self.segments.tolist()
 
+    @cached_property
+    def spans(self) -> list[slice]:
+        """The bytes of the bitmap that hold each segment's bits, which begin at a byte."""
+        ends = [bit // 8 for *_, bit in self.rows] + [self.bitmap_nbytes]
+        return [slice(*pair) for pair in itertools.pairwise(ends)]
+
     def part(self, kept: Sequence[bool]) -> "Layout":
         """The layout of the segments that are kept: the same offsets, other bits."""
         if all(kept):

@@ -23,7 +23,6 @@ from s2reducer.select_ops import (
     select_random,
     select_scratch_nbytes,
     select_top,
-    selected_nbytes,
 )
 from s2reducer.selection import RandomK, Selection, SharedTopK, Threshold, TopK
 from s2reducer.transport import Transport
@@ -74,7 +73,7 @@ class Selector:
 
     def _score(self, number: int) -> _Segment:
         job, record = self._job, self._job.layout.records[number]
-        offset, numel, block, bit = job.layout.segments[number].tolist()
+        offset, numel, block, _ = job.layout.rows[number]
         elements = slice(offset, offset + numel)
         feedback = job.config.error_feedback
         before = job.residuals.array(record) if feedback else None
@@ -89,7 +88,7 @@ class Selector:
             scores = torch.zeros(nblocks)
             if touched:
                 owed_energies(owed, block, scores, parallel=False)
-        bitmap = self.bitmap[bit // 8 :][: selected_nbytes(nblocks)]
+        bitmap = self.bitmap[job.layout.spans[number]]
         return _Segment(record, elements, owed, touched, scores, bitmap)
 
     def share_scores(self, transport: Transport) -> None:

@@ -177,10 +177,15 @@ def find(wanted: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     return where, places[where] == wanted
 
 
-def split_positions(bitmap: Tensor, layout: Layout) -> tuple[Tensor, ...]:
-    """The set bits of each segment, int64."""
+def positions_of(bitmap: Tensor, layout: Layout) -> tuple[Tensor, list[int]]:
+    """The set bits, int64, and how many of them each segment has."""
     counts = torch.empty(len(layout.records), dtype=torch.int64)
     ops.bitmap_count(bitmap, layout.segments, counts)
     positions = torch.empty(int(counts.sum()), dtype=torch.int64)
     ops.bitmap_positions(bitmap, positions)
-    return torch.split_with_sizes(positions, counts.tolist())
+    return positions, counts.tolist()
+
+
+def split_positions(bitmap: Tensor, layout: Layout) -> tuple[Tensor, ...]:
+    """The set bits of each segment, int64."""
+    return torch.split_with_sizes(*positions_of(bitmap, layout))

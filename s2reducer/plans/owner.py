@@ -85,14 +85,13 @@ def choose_owners_apart(layout: Layout, index: Index, seed: int) -> Tensor:
     begins with DDP's first buckets again.
     """
     owners = torch.empty(index.positions.numel(), dtype=torch.int16)
-    ends = [bit // 8 for *_, bit in layout.rows[1:]] + [layout.bitmap_nbytes]
-    rows = zip(layout.records, layout.rows, ends, index.union_counts, strict=True)
+    rows = zip(layout.records, layout.rows, layout.spans, index.union_counts, strict=True)
     begin = 0
-    for record, (_, numel, block, bit), end, count in rows:
+    for record, (_, numel, block, bit), span, count in rows:
         part = slice(begin, begin + count)
         begin += count
         if count:
-            bitmaps = index.bitmaps[:, bit // 8 : end].contiguous()
+            bitmaps = index.bitmaps[:, span].contiguous()
             alone, positions = segments_of([numel], [block]), index.positions[part] - bit
             own_seed = derive_seed(seed, record.identity)
             ops.plan_owners(bitmaps, alone, positions, own_seed, owners[part])
