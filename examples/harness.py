@@ -90,6 +90,24 @@ def sum_over_ranks(*values: float) -> list[float]:
     return total.tolist()
 
 
+@torch.no_grad()
+def perplexity(model: nn.Module, text: Any, carried: Any) -> float:
+    """Of all ranks together, each on its own part of ``text``, a ``corpora.Streams``.
+
+    ``model`` is called with a window's words, the words that follow them, and what it carries from
+    window to window, ``carried`` at first; it gives the mean loss and what it carries next.
+    """
+    model.eval()
+    total = 0.0
+    for window in range(len(text)):
+        words, targets, _ = text.at(window)
+        loss, carried = model(words, targets, carried)
+        total += loss.item()
+    model.train()
+    total, windows = sum_over_ranks(total, len(text))
+    return math.exp(total / windows)
+
+
 def schedule(optimizer: Optimizer, steps: int) -> LambdaLR:
     """The rate rises in a tenth of the steps, at most 50, and then falls to 0 as a cosine."""
     warm_up = min(50, steps // 10)

@@ -11,7 +11,6 @@ A window has few of the vocabulary's words, so most rows of the embedding's grad
 s2reducer does not send. With ``--sparse`` the gradient has no such rows at all (COO).
 """
 
-import math
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -53,20 +52,6 @@ class LanguageModel(nn.Module):
         # DDP wants a gradient of every parameter, also of a cluster that no target is in.
         loss = loss + 0.0 * sum(parameter.sum() for parameter in self.next_word.tail.parameters())
         return loss, (short.detach(), long.detach())
-
-
-@torch.no_grad()
-def perplexity(model: LanguageModel, text: corpora.Streams) -> float:
-    """All ranks' together, each on its own part."""
-    model.eval()
-    total, hidden = 0.0, None
-    for window in range(len(text)):
-        words, targets, _ = text.at(window)
-        loss, hidden = model(words, targets, hidden)
-        total += loss.item()
-    model.train()
-    total, windows = harness.sum_over_ranks(total, len(text))
-    return math.exp(total / windows)
 
 
 def parse(argv: Sequence[str] | None) -> Namespace:
@@ -124,7 +109,8 @@ def main(
             schedule.step()
             run.carried = list(hidden)
             run.add_loss(loss)
-        return run.result("validation perplexity", perplexity(model, held_out))
+        value = harness.perplexity(model, held_out, None)
+        return run.result("validation perplexity", value)
 
 
 if __name__ == "__main__":

@@ -149,21 +149,6 @@ class TransformerXL(nn.Module):
         return states, kept
 
 
-@torch.no_grad()
-def perplexity(model: TransformerXL, text: corpora.Streams) -> float:
-    """All ranks' together, each on its own part."""
-    model.eval()
-    total = 0.0
-    memory: list[Tensor] = []
-    for window in range(len(text)):
-        words, targets, _ = text.at(window)
-        loss, memory = model(words, targets, memory)
-        total += loss.item()
-    model.train()
-    total, windows = harness.sum_over_ranks(total, len(text))
-    return math.exp(total / windows)
-
-
 def parse(argv: Sequence[str] | None) -> Namespace:
     parser = harness.flags(__doc__, steps=600, batch=16)
     add = parser.add_argument
@@ -232,7 +217,8 @@ def main(
             for schedule in schedules:
                 schedule.step()
             run.add_loss(loss)
-        return run.result("validation perplexity", perplexity(model, held_out))
+        value = harness.perplexity(model, held_out, [])
+        return run.result("validation perplexity", value)
 
 
 if __name__ == "__main__":
