@@ -229,10 +229,12 @@ def main() -> None:
     why_no_times = (
         "they were not asked for." if not profile.turns else _sentence(netlab.why_no_lab())
     )
-    jobs = list(trainings(profile, options.text))
+    jobs = []
     if profile.turns:
+        # First, while the machine is as quiet as when the command was given.
         rate = "loopback" if why_no_times else RATE
         jobs += timings(profile, options.text, rate)
+    jobs += trainings(profile, options.text)
     kept = Kept(options.folder)
     say_budget(jobs, kept, console)
     if options.budget:

@@ -167,7 +167,7 @@ def validate(model: GNMT, pairs: Sequence[Pair], batch: int) -> tuple[float, flo
         words += len(targets)
     model.train()
     loss, right, words = harness.sum_over_ranks(loss, right, words)
-    return math.exp(loss / words), right / words
+    return harness.perplexity_of(loss / words), right / words
 
 
 def parse(argv: Sequence[str] | None) -> Namespace:

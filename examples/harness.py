@@ -105,7 +105,15 @@ def perplexity(model: nn.Module, text: Any, carried: Any) -> float:
         total += loss.item()
     model.train()
     total, windows = sum_over_ranks(total, len(text))
-    return math.exp(total / windows)
+    return perplexity_of(total / windows)
+
+
+def perplexity_of(loss: float) -> float:
+    """Infinite where it exceeds all floats, as a diverged model's does."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
 
 
 def schedule(optimizer: Optimizer, steps: int) -> LambdaLR:

@@ -70,12 +70,9 @@ def train(order: Record, log: str) -> Record:
     main = importlib.import_module(order["script"]).main
     began = time.perf_counter()
     flags = [*order["flags"], f"--steps={order['steps']}", f"--seed={order['seed']}"]
-    # What is left if a perplexity overflows.
-    result: Record = {"losses": [], "value": math.inf, "seconds_per_step": math.nan}
     with (
         open(log if dist.get_rank() == 0 else os.devnull, "w") as file,
         contextlib.redirect_stdout(file),
-        contextlib.suppress(OverflowError),
     ):
         result = main(flags, install)
     ((method, module),) = installed
