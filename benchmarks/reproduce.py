@@ -141,11 +141,13 @@ def timings(profile: Profile, text: list[str], rate: str) -> Iterator[Job]:
     for model, methods in profile.models.items():
         turns = profile.turns + shaped.UNTIMED_TURNS
         steps = shaped.LEARN + turns * (len(methods) + len(shaped.YARDSTICKS))
+        steady = {name: dict(METHODS[name].steady) for name in methods if METHODS[name].steady}
         order = {
             "kind": "timing",
             "model": model,
             "sizes": profile.sizes_of(model),
             "methods": [method for method in methods if method != "dense"],
+            "steady": steady,
             "turns": profile.turns,
             "text": text,
         }

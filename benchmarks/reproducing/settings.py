@@ -126,6 +126,7 @@ class Way:
         what: for the page.
         base: a name of ``baselines``, or ``"paper"`` for ``S2State.paper``.
         settings: of it.
+        steady: the same where steps are timed, for what else would be in its warm-up then.
         exact: gives the mean of the gradients but for rounding, so that losses are those of dense.
         rest: bytes of an element in the AllReduce by which parameters that are no tables travel;
             None where they travel in another way.
@@ -135,6 +136,7 @@ class Way:
     what: str
     base: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    steady: Mapping[str, Any] = field(default_factory=dict)
     exact: bool = False
     rest: int | None = 4
     only: str | None = None
@@ -172,9 +174,10 @@ METHODS = {
     "powersgd": Way("PowerSGD of rank 2", "powersgd", rest=None),
     # The scripts' optimizers have their own momentum.
     "dgc": Way(
-        "Deep Gradient Compression, 0.1 %, without its momentum",
+        "Deep Gradient Compression, 0.1 %, without its momentum; timed behind its warm-up",
         "dgc",
         {"momentum": 0.0, "warm_up": 20},
+        {"warm_up": 0},
         rest=None,
     ),
 }
@@ -186,14 +189,17 @@ def applies(method: str, model: str) -> bool:
     return only is None or (only == "tables") == MODELS[model].tables
 
 
-def make(name: str, tables: Iterable[Tensor] = (), group: Any = None) -> Method:
+def make(
+    name: str, tables: Iterable[Tensor] = (), group: Any = None, is_timed: bool = False
+) -> Method:
     """A method of ``METHODS``, or another of ``baselines``, with a state of its own."""
     if name not in METHODS:
         return make_method(name, tables, group)
     way = METHODS[name]
+    settings = {**way.settings, **(way.steady if is_timed else {})}
     if way.base == "paper":
-        return Method(name, S2State.paper(group, **way.settings), s2reducer.s2_hook)
-    method = make_method(way.base, tables, group, **way.settings)
+        return Method(name, S2State.paper(group, **settings), s2reducer.s2_hook)
+    method = make_method(way.base, tables, group, **settings)
     return Method(name, method.state, method.hook)
 
 

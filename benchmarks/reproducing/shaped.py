@@ -2,6 +2,7 @@
 """The steps of an example's model on links with a rate, by the machinery of ``bench_training``."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,5 +137,5 @@ def measure(order: Record) -> list[Record]:
         [*YARDSTICKS, *order["methods"]],
         order["turns"],
         LEARN,
-        make,
+        partial(make, is_timed=True),
     )
