@@ -4,6 +4,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 
@@ -136,11 +137,20 @@ class Config:
             return "float64, for which a sketch has no cells"
         return None
 
-    def record(self) -> bytes:
-        """The package's version and the settings, in ``RECORD_NBYTES`` bytes."""
+    def plain(self) -> dict[str, Any]:
+        """Every setting by name, those of the sketch as ``sketch rows``, ready for JSON."""
         settings = asdict(self) | {"select": self.select and str(self.select)}
         tables = {f"sketch {name}": value for name, value in settings.pop("sketch").items()}
-        fields = {"magic": _MAGIC, "version": _C.version(), **settings, **tables}
+        return settings | tables
+
+    def changed(self) -> dict[str, Any]:
+        """Those of ``plain`` that are not the defaults."""
+        defaults = Config().plain()
+        return {name: value for name, value in self.plain().items() if value != defaults[name]}
+
+    def record(self) -> bytes:
+        """The package's version and the settings, in ``RECORD_NBYTES`` bytes."""
+        fields = {"magic": _MAGIC, "version": _C.version(), **self.plain()}
         record = json.dumps(fields).encode().ljust(RECORD_NBYTES)
         assert len(record) == RECORD_NBYTES, "the settings have outgrown their record"
         return record

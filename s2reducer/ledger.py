@@ -5,6 +5,7 @@ import copy
 import threading
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from s2reducer.chooser import Chooser
 from s2reducer.constants import Cost
@@ -85,7 +86,12 @@ class Ledger:
                 self._plans[plan].seconds += now - begun
 
     def report(
-        self, steps: int, world_size: int, nbytes: int, records: list[ParameterRecord]
+        self,
+        steps: int,
+        world_size: int,
+        nbytes: int,
+        records: list[ParameterRecord],
+        settings: dict[str, Any],
     ) -> Report:
         """``nbytes`` were sent outside of the lanes."""
         with self._lock:
@@ -97,6 +103,7 @@ class Ledger:
                 parameters=copy.deepcopy(records),
                 plans=copy.deepcopy(self._plans),
                 changes=list(self._chooser.changes),
+                settings=settings,
             )
 
     def _add(self, job: Job, parts: Iterable[Part]) -> None:

@@ -59,6 +59,7 @@ class Report:
         parameters: in the order in which they were first reduced.
         plans: totals by plan.
         changes: of the plan of a bucket, from the first that was chosen.
+        settings: of the state, those that are not the defaults, by name.
     """
 
     steps: int
@@ -68,6 +69,7 @@ class Report:
     parameters: list[ParameterRecord] = field(repr=False)
     plans: dict[str, PlanTotals]
     changes: list[Change] = field(default_factory=list, repr=False)
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -96,6 +98,7 @@ class Report:
             ],
             "plans": {name: plan.as_dict() for name, plan in self.plans.items()},
             "changes": [asdict(change) for change in self.changes],
+            "settings": dict(self.settings),
         }
 
     def __str__(self) -> str:
@@ -104,6 +107,9 @@ class Report:
             f"{readable_bytes(self.bytes_sent)} a rank, where dense AllReduce sends "
             f"{readable_bytes(self.bytes_dense)}"
         ]
+        if self.settings:
+            named = ", ".join(f"{name}={value}" for name, value in self.settings.items())
+            lines.append(f"  with {named}")
         for name, plan in self.plans.items():
             mean, predicted = (
                 1e3 * seconds / plan.buckets for seconds in (plan.seconds, plan.predicted_seconds)

@@ -148,6 +148,7 @@ class S2State:
             world_size=transport.world_size if transport else 0,
             nbytes=transport.bytes_sent if transport else 0,
             records=self._layouts.records(),
+            settings=self.config.changed(),
         )
 
     @classmethod

@@ -11,9 +11,9 @@ from ranks import Given, Ranks
 from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
-from s2reducer import Report, S2State
+from s2reducer import Report, S2State, SketchConfig, TopK
 from s2reducer.chooser import Change
-from s2reducer.config import RECORD_NBYTES
+from s2reducer.config import RECORD_NBYTES, Config
 from s2reducer.report import PlanTotals, readable_bytes
 from s2reducer.segments import ParameterRecord
 
@@ -48,7 +48,8 @@ def make_report() -> Report:
     bias = ParameterRecord(None, (7,), torch.bfloat16, 7, 1)
     plans = {"union": PlanTotals(2, 1500, 0.25, 0.125), "dense": PlanTotals(2, 500, 0.5, 0.25)}
     changes = [Change(1, "bucket of table.weight", "union", "why")]
-    return Report(2, 4, 2000, 768_000, [table, bias], plans, changes)
+    settings = Config(select=TopK(0.01), sketch=SketchConfig(rows=2)).changed()
+    return Report(2, 4, 2000, 768_000, [table, bias], plans, changes, settings)
 
 
 def test_as_dict_has_every_number_in_plain_types() -> None:
@@ -89,12 +90,14 @@ def test_as_dict_has_every_number_in_plain_types() -> None:
         "changes": [
             {"step": 1, "bucket": "bucket of table.weight", "plan": "union", "reason": "why"}
         ],
+        "settings": {"select": str(TopK(0.01)), "sketch rows": 2},
     }
 
 
 def test_the_table() -> None:
     assert str(make_report()).splitlines() == [
         "2 steps on 4 ranks: sent 2 kB a rank, where dense AllReduce sends 768 kB",
+        f"  with select={TopK(0.01)}, sketch rows=2",
         "  union: 2 buckets, 1.5 kB, 125 ms each (62.5 ms predicted)",
         "  dense: 2 buckets, 500 B, 250 ms each (125 ms predicted)",
         "parameter     dtype     block  density  union  plan   why",
@@ -114,6 +117,7 @@ def test_before_the_first_step() -> None:
         "parameters": [],
         "plans": {},
         "changes": [],
+        "settings": {},
     }
     assert str(report).startswith("0 steps")
 
@@ -132,7 +136,8 @@ def train(plan: str) -> tuple[dict[str, Any], int]:
         ddp({0: gradient, 1: torch.ones(9)}).backward()
     assert early.steps == 0  # a report does not change any more
     report = state.report()
-    assert len(str(report).splitlines()) == 4 + len(report.plans)
+    assert report.settings == ({} if plan == "auto" else {"plan": plan})
+    assert len(str(report).splitlines()) == 4 + len(report.plans) + len(report.settings)
     return report.as_dict(), len(early.parameters)
 
 
