@@ -28,7 +28,6 @@ the tables into a page, between its marks `<!-- NAME -->` and `<!-- end -->`.
 """
 
 import argparse
-import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -37,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pages import renew
 from paired import machine, write_json
 from sketching import decoding, errors, estimates, plots, speed
 from torch import Tensor
@@ -230,21 +230,6 @@ def measure(quick: bool, turns: int) -> Figures:
     return Figures(tables, curve, block_errors)
 
 
-def renew(page: str, tables: dict[str, str]) -> str:
-    """The page with what stands between its marks replaced."""
-    for name, table in tables.items():
-        pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
-        page, count = re.subn(
-            pattern,
-            lambda found, table=table: f"{found[1]}\n{table}\n\n{found[2]}",
-            page,
-            flags=re.S,
-        )
-        if count != 1:
-            sys.exit(f"the page has {count} places for the table {name!r}, but must have one")
-    return page
-
-
 def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(1)
@@ -274,7 +259,7 @@ def main() -> None:
         figures.tables["feedback"],
     )
     if arguments.page:
-        arguments.page.write_text(renew(arguments.page.read_text(), tables))
+        renew(arguments.page, tables)
     print(f"\n{time.monotonic() - start:.0f} seconds")
 
 

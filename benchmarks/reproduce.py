@@ -12,7 +12,8 @@ The models are those of ``examples``, trained there on two real ranks by the scr
 
 Every finished training is a file in FOLDER, so that a run that was interrupted goes on where it was
 when the same command is given again, and a table of another choice needs only what is new.  The
-scripts' output is beside it.  Written at the end: OUT.json, OUT.md, OUT-losses.png, OUT-bytes.png.
+scripts' output is beside it.  Written at the end: OUT.json, OUT.md, OUT-losses.png, OUT-bytes.png;
+``--page README.md`` also puts the summary into that page, between its marks.
 """
 
 import argparse
@@ -24,12 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import netlab
+import pages
 import torch
 from baselines.bench import measure_here, measure_on
 from paired import machine, write_json
-from reproducing import accuracy, page, plots, shaped
+from reproducing import accuracy, page, plots, shaped, summary
 from reproducing.resuming import Kept
-from reproducing.rows import has_diverged, rows_of
+from reproducing.rows import Row, has_diverged, rows_of
 from reproducing.settings import (
     HOSTS,
     METHODS,
@@ -67,6 +69,7 @@ def parse_arguments() -> argparse.Namespace:
         "--folder", type=Path, default=ROOT / "build/reproduce", help="default: build/reproduce"
     )
     parser.add_argument("--out", type=Path, help="without suffix; default: FOLDER/reproduce")
+    parser.add_argument("--page", type=Path, help="a page whose summary is renewed, as README.md")
     parser.add_argument("--budget", action="store_true", help="says how long it would take")
     parser.add_argument("--order", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -245,7 +248,10 @@ def main() -> None:
         trained, timed = run(jobs, kept, console)
     except netlab.RankError as error:
         sys.exit(f"{error}; what has finished is kept in {options.folder}, for the same command.")
-    write(options.out, trained, timed, why_no_times)
+    rows = rows_of(trained, timed)
+    write(options.out, rows, trained, timed, why_no_times)
+    if options.page:
+        pages.renew(options.page, summary.tables_of(rows))
     console.print(f"{(time.monotonic() - began) / 60:.1f} minutes", highlight=False, soft_wrap=True)
 
 
@@ -253,9 +259,14 @@ def _sentence(reason: str | None) -> str | None:
     return None if reason is None else f"{reason}. Bytes on 4 hosts were counted over loopback."
 
 
-def write(out: Path, trained: list[Record], timed: list[Record], why_no_times: str | None) -> None:
+def write(
+    out: Path,
+    rows: list[Row],
+    trained: list[Record],
+    timed: list[Record],
+    why_no_times: str | None,
+) -> None:
     """All four files; the table is printed as well."""
-    rows = rows_of(trained, timed)
     command = f"python benchmarks/{' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])}"
     where = f"{machine()}; torch {torch.__version__}, one thread a rank"
     write_json(

@@ -16,6 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
 import bench_sketch
+import pages
 from sketching import decoding, errors, estimates
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -79,15 +80,15 @@ def test_groups_of_stuck_blocks_are_listed_by_size() -> None:
 
 def test_only_a_page_with_one_place_for_each_table_is_renewed() -> None:
     page = "a\n<!-- insert -->\nold\n<!-- end -->\nb\n<!-- peel -->\n<!-- end -->\n"
-    renewed = bench_sketch.renew(page, {"insert": r"| \1 |", "peel": "| 2 |"})
+    renewed = pages.renewed(page, {"insert": r"| \1 |", "peel": "| 2 |"})
     assert renewed == (
         "a\n<!-- insert -->\n\n| \\1 |\n\n<!-- end -->\nb\n<!-- peel -->\n\n| 2 |\n\n<!-- end -->\n"
     )
-    assert bench_sketch.renew(renewed, {"insert": r"| \1 |"}) == renewed
+    assert pages.renewed(renewed, {"insert": r"| \1 |"}) == renewed
     with pytest.raises(SystemExit, match="0 places for the table 'plan'"):
-        bench_sketch.renew(page, {"plan": ""})
+        pages.renewed(page, {"plan": ""})
     with pytest.raises(SystemExit, match="2 places for the table 'peel'"):
-        bench_sketch.renew(page + page, {"peel": ""})
+        pages.renewed(page + page, {"peel": ""})
 
 
 # ------------------------------------------------------------------------------------------------

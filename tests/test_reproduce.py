@@ -17,7 +17,7 @@ from ranks import Ranks
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
 import reproduce
-from reproducing import accuracy, page, plots, settings, shaped
+from reproducing import accuracy, page, plots, settings, shaped, summary
 from reproducing.resuming import Kept
 from reproducing.rows import Range, has_diverged, largest_difference, rows_of
 from reproducing.settings import METHODS, MODELS, PROFILES, applies
@@ -239,11 +239,11 @@ def test_the_table() -> None:
     )
     assert lines == [
         "| `dense` | 102.00 (100.00 to 104.00) | 0 | 0 | 0.004 | 10.7 times as much | 0.006 | "
-        "2 times as much | 200 (180-220) | 1.00 |",
+        "2 times as much | 200 (180-220) | 1.00 (0.90-1.10) |",
         "| `coo` | 102.00 (100.00 to 104.00) | +0.00 (+0.00 to +0.00) | 1e-04 | 0.0011 | 0 % | "
-        "0.0036 | 0 % | 150 (135-165) | 0.75 |",
+        "0.0036 | 0 % | 150 (135-165) | 0.75 (0.68-0.82) |",
         "| `auto` | 102.00 (101.00 to 103.00) | +0.00 (-1.00 to +1.00) | 1e-06 | 0.00091 | 63 % | "
-        "0.00198 | 68 % | 120 (108-132) | 0.60 |",
+        "0.00198 | 68 % | 120 (108-132) | 0.60 (0.54-0.66) |",
         "| `paper` | 250.00 (250.00 to 250.00); 1 of 2 diverged | +146.00 (+146.00 to +146.00) | "
         "lossy | 0.00085 | 83 % | - | - | - | - |",
         "| `bf16` | 111.00 (110.00 to 112.00) | +9.00 (+8.00 to +10.00) | lossy | 0.002 | "
@@ -266,6 +266,38 @@ def test_an_exact_method_that_is_not_exact_is_named() -> None:
     wrong = training("auto", 0, 100.0, [4.0, 3.003, 2.0], 900)
     (_, auto) = rows_of([TRAININGS[0], wrong], [])
     assert "| **differs**: 1e-03 |" in page.table_of([auto])
+
+
+def test_the_summary() -> None:
+    images = [
+        {**training(method, 0, value, DOWN, 4e6), "model": "resnet", "numel_of_tables": 0}
+        for method, value in (("dense", 0.875), ("topk", 0.8625))
+    ]
+    wrong = training("sketch", 0, 100.0, [4.0, 3.003, 2.0], 900)
+    tables = summary.tables_of(rows_of([*TRAININGS, wrong, *images], timings("namespaces")))
+    assert tables["trained"].splitlines() == [
+        "| model | metric | plain DDP | `auto` | `sketch` | `paper` | `topk` |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| Transformer-XL | validation perplexity | 102.00 (100.00 to 104.00) | "
+        "102.00 (101.00 to 103.00) | 100.00 **differs** | "
+        "250.00 (250.00 to 250.00); 1 of 2 diverged | diverged |",
+        "| ResNet-8 | test accuracy | 87.50 % | - | - | - | 86.25 % |",
+    ]
+    assert tables["timed"].splitlines()[2:] == [
+        "| Transformer-XL | `coo` 0.75 (0.68-0.82) | 0.60 (0.54-0.66) | - | - | - | - |",
+        "| ResNet-8 | - | - | - | - | - | - |",
+    ]
+
+
+def test_the_summary_names_the_fastest_of_the_four() -> None:
+    methods = ("dense", "coo", "sparcml", "parallax", "paper")
+    trained = [training(method, 0, 100.0, DOWN, 1000) for method in methods]
+    times = {"ddp": 200, "coo": 150, "sparcml": 140, "parallax": 160, "paper": 120}
+    timed = [timing(method, 3600, time, "namespaces") for method, time in times.items()]
+    (*_, line) = summary.tables_of(rows_of(trained, timed))["timed"].splitlines()
+    assert line == (
+        "| Transformer-XL | `sparcml` 0.70 (0.63-0.77) | - | - | 0.60 (0.54-0.66) | - | 0 % |"
+    )
 
 
 def test_accuracies_are_percentages() -> None:

@@ -9,6 +9,7 @@
 ``rows``         from single runs to the rows of the tables
 ``page``         the tables in Markdown
 ``plots``        the pictures
+``summary``      the tables of the README
 ===============  =================================================================================
 
 Importing it lets the modules of ``examples`` be imported.

@@ -57,26 +57,31 @@ def table_of(rows: Sequence[Row]) -> str:
     model = MODELS[rows[0].model]
     columns: dict[str, Cell] = {
         "method": lambda row: f"`{row.method}`",
-        model.metric: lambda row: _value(row),
+        model.metric: value,
         "against dense": lambda row: _difference(row),
         "losses": _losses,
         f"MB a step, {RANKS} ranks": lambda row: _megabytes(row.trained),
     }
     if model.tables:
-        columns["sparse, saved"] = lambda row: _saved(row.trained)
+        columns["sparse, saved"] = lambda row: saved(row.trained)
     if any(row.timed for row in rows):
         columns[f"MB a step, {HOSTS} hosts"] = lambda row: _megabytes(row.timed)
         if model.tables:
-            columns[f"sparse, saved, {HOSTS} hosts"] = lambda row: _saved(row.timed)
+            columns[f"sparse, saved, {HOSTS} hosts"] = lambda row: saved(row.timed)
     if any(row.step_seconds for row in rows):
         columns[f"step, ms, {HOSTS} hosts at 1 Gbit/s"] = _step
-        columns["of dense"] = _ratio
-    lines = [f"| {' | '.join(columns)} |", "|" + " --- |" + " ---: |" * (len(columns) - 1)]
-    lines += [f"| {' | '.join(cell(row) for cell in columns.values())} |" for row in rows]
-    return "\n".join(lines)
+        columns["of dense"] = ratio
+    return in_table(list(columns), [[cell(row) for cell in columns.values()] for row in rows])
 
 
-def _value(row: Row) -> str:
+def in_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """In Markdown; the first column is of words, the others of figures."""
+    ruler = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ruler, *lines))
+
+
+def value(row: Row) -> str:
+    """Of the metric, with its range over seeds."""
     if row.value is None:
         return "diverged"
     some = f"; {row.diverged} of {row.seeds} diverged" if row.diverged else ""
@@ -108,15 +113,21 @@ def _losses(row: Row) -> str:
         return "lossy"
     if row.largest_difference == 0:
         return "0"
-    differs = "" if row.largest_difference <= TOLERANCE else "**differs**: "
-    return f"{differs}{row.largest_difference:.0e}"
+    figure = f"{row.largest_difference:.0e}"
+    return f"**differs**: {figure}" if differs(row) else figure
+
+
+def differs(row: Row) -> bool:
+    """Whether an exact method's losses are not those of dense."""
+    return row.largest_difference is not None and row.largest_difference > TOLERANCE
 
 
 def _megabytes(sent: Sent | None) -> str:
     return "-" if sent is None else f"{sent.total / 1e6:.3g}"
 
 
-def _saved(sent: Sent | None) -> str:
+def saved(sent: Sent | None) -> str:
+    """Of the bytes of embeddings that ``coo`` sends."""
     if sent is None or sent.of_coo is None:
         return "-"
     if sent.of_coo > 1.005:
@@ -131,5 +142,9 @@ def _step(row: Row) -> str:
     return f"{median:.0f} ({low:.0f}-{high:.0f})"
 
 
-def _ratio(row: Row) -> str:
-    return "-" if row.of_dense is None else f"{row.of_dense['median']:.2f}"
+def ratio(row: Row) -> str:
+    """Of steps to those of dense, with its quartiles."""
+    if row.of_dense is None:
+        return "-"
+    low, median, high = (row.of_dense[name] for name in ("low", "median", "high"))
+    return f"{median:.2f} ({low:.2f}-{high:.2f})"
