@@ -116,7 +116,7 @@ MUTANTS = {
         "bitmap",
     ),
     "a barrier that some threads skip": Mutant(
-        "bitmap.cu",
+        "scan.cu",
         "s2_block_prefix(i < n ? __popcll(words[i]) : 0, &total);\n        if (threadIdx.x == 0)",
         "if (i < n) s2_block_prefix(__popcll(words[i]), &total);\n        if (threadIdx.x == 0)",
         STUCK,
@@ -311,8 +311,8 @@ MUTANTS = {
     ),
     "a host that reads from the device": Mutant(
         "bitmap.cu",
-        "s2_scan_rows(tiles, 1, ntiles, count, stream);",
-        "s2_scan_rows(tiles, 1, ntiles, count, stream);\n    if (*count == 0) return S2_OK;",
+        "s2_scan_bits(words, n, tiles, count, stream);",
+        "s2_scan_bits(words, n, tiles, count, stream);\n    if (*count == 0) return S2_OK;",
         OUTSIDE,
         "bitmap",
     ),

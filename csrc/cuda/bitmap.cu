@@ -107,11 +107,17 @@ static __global__ void andnot_words(uint64_t *words, const uint64_t *other, int6
         words[i] &= ~other[i];
 }
 
-/* A warp adds up its words where they are of one segment, as nearly all are. */
+/* For each of some bitmaps of n words, one behind the other, the counts of their segments.  A warp
+ * adds up its words where they are of one segment, as nearly all are. */
 static __global__ void count_bits(const s2_segment *segments, int64_t nsegments,
-                                  const uint64_t *words, int64_t n, s2_counter *counts)
+                                  const uint64_t *bitmaps, int64_t nbitmaps, int64_t n,
+                                  s2_counter *counts)
 {
-    for (int64_t first = s2_warp() * S2_WARP; first < n; first += s2_nwarps() * S2_WARP) {
+    const int64_t each = (n + S2_WARP - 1) / S2_WARP; /* turns of a warp */
+
+    for (int64_t turn = s2_warp(); turn < nbitmaps * each; turn += s2_nwarps()) {
+        const int64_t bitmap = turn / each, first = turn % each * S2_WARP;
+        const uint64_t *words = bitmaps + bitmap * n;
         const int64_t i = first + s2_lane(), last = s2_min(first + S2_WARP, n) - 1;
         const int64_t begins = s2_segment_of(segments, nsegments, 64 * first);
         const int64_t ends = s2_segment_of(segments, nsegments, 64 * last);
@@ -124,17 +130,18 @@ static __global__ void count_bits(const s2_segment *segments, int64_t nsegments,
         } else if (i < n) {
             s = s2_segment_of(segments, nsegments, 64 * i);
         }
-        if (count != 0 && s >= 0) atomicAdd(&counts[s], (s2_counter)count);
+        if (count != 0 && s >= 0) atomicAdd(&counts[bitmap * nsegments + s], (s2_counter)count);
     }
 }
 
-static __global__ void count_tiles(const uint64_t *words, int64_t n, int64_t ntiles, int64_t *tiles)
+static __global__ void unite_words(const uint64_t *bitmaps, int64_t nbitmaps, int64_t n,
+                                   uint64_t *words)
 {
-    for (int64_t tile = blockIdx.x; tile < ntiles; tile += gridDim.x) {
-        const int64_t i = tile * S2_THREADS + threadIdx.x;
-        int64_t total;
-        s2_block_prefix(i < n ? __popcll(words[i]) : 0, &total);
-        if (threadIdx.x == 0) tiles[tile] = total;
+    for (int64_t i = s2_thread(); i < n; i += s2_nthreads()) {
+        uint64_t word = 0;
+        for (int64_t bitmap = 0; bitmap < nbitmaps; bitmap++)
+            word |= bitmaps[bitmap * n + i];
+        words[i] = word;
     }
 }
 
@@ -227,27 +234,51 @@ s2_status s2_cuda_bitmap_andnot(uint8_t *bitmap, const uint8_t *other, int64_t n
     return s2_launched();
 }
 
+static void enqueue_counts(const s2_cuda_layout *layout, const uint8_t *bitmaps, int64_t nbitmaps,
+                           int64_t nbytes, int64_t *counts, cudaStream_t stream)
+{
+    const int64_t nsegments = layout->host->nsegments, n = nbytes / 8;
+
+    if (nsegments != 0)
+        cudaMemsetAsync(counts, 0, (size_t)(nbitmaps * nsegments) * sizeof(*counts), stream);
+    if (n != 0)
+        S2_LAUNCH(count_bits, s2_grid(nbitmaps * n, 1), S2_THREADS, stream, layout->segments,
+                  nsegments, (const uint64_t *)bitmaps, nbitmaps, n, (s2_counter *)counts);
+}
+
 s2_status s2_cuda_bitmap_count(const s2_cuda_layout *layout, const uint8_t *bitmap, int64_t nbytes,
                                int64_t *counts, cudaStream_t stream)
 {
     S2_RETURN_IF_ERROR(s2_check_layout_bitmap(layout, bitmap, nbytes));
-    const int64_t nsegments = layout->host->nsegments;
-    if (s2_is_null(counts, nsegments)) return S2_NULL_POINTER;
+    if (s2_is_null(counts, layout->host->nsegments)) return S2_NULL_POINTER;
 
-    if (nsegments != 0) cudaMemsetAsync(counts, 0, (size_t)nsegments * sizeof(*counts), stream);
-    if (nbytes != 0)
-        S2_LAUNCH(count_bits, s2_grid(nbytes / 8, 1), S2_THREADS, stream, layout->segments,
-                  nsegments, (const uint64_t *)bitmap, nbytes / 8, (s2_counter *)counts);
+    enqueue_counts(layout, bitmap, 1, nbytes, counts, stream);
     return s2_launched();
 }
 
-static int64_t ntiles_of(int64_t nbytes) { return s2_ceil_div(nbytes / 8, S2_THREADS); }
+s2_status s2_cuda_bitmap_unite(const s2_cuda_layout *layout, const uint8_t *bitmaps, int64_t nranks,
+                               int64_t nbytes, uint8_t *bitmap, int64_t *counts,
+                               cudaStream_t stream)
+{
+    if (nranks < 1 || nranks > S2_MAX_RANKS) return S2_BAD_SIZE;
+    S2_RETURN_IF_ERROR(s2_check_layout_bitmap(layout, bitmaps, nbytes));
+    S2_RETURN_IF_ERROR(s2_check_bitmap(bitmap, nbytes));
+    const int64_t nsegments = layout->host->nsegments, n = nbytes / 8;
+    if (s2_is_null(counts, nsegments)) return S2_NULL_POINTER;
+
+    if (n != 0)
+        S2_LAUNCH(unite_words, s2_grid(n, 1), S2_THREADS, stream, (const uint64_t *)bitmaps, nranks,
+                  n, (uint64_t *)bitmap);
+    enqueue_counts(layout, bitmaps, nranks, nbytes, counts, stream);
+    enqueue_counts(layout, bitmap, 1, nbytes, counts + nranks * nsegments, stream);
+    return s2_launched();
+}
 
 s2_status s2_cuda_bitmap_scratch_nbytes(int64_t nbytes, int64_t *scratch_nbytes)
 {
     if (scratch_nbytes == nullptr) return S2_NULL_POINTER;
     if (nbytes < 0 || nbytes % 8 != 0 || nbytes > S2_MAX_NUMEL) return S2_BAD_SIZE;
-    *scratch_nbytes = ntiles_of(nbytes) * (int64_t)sizeof(int64_t);
+    *scratch_nbytes = s2_ntiles(nbytes / 8) * (int64_t)sizeof(int64_t);
     return S2_OK;
 }
 
@@ -264,13 +295,11 @@ s2_status s2_cuda_bitmap_positions(const uint8_t *bitmap, int64_t nbytes, int64_
     S2_RETURN_IF_ERROR(s2_check_scratch(scratch, scratch_nbytes, wanted));
 
     const uint64_t *words = (const uint64_t *)bitmap;
-    const int64_t n = nbytes / 8, ntiles = ntiles_of(nbytes);
+    const int64_t n = nbytes / 8;
     int64_t *tiles = (int64_t *)scratch;
-    if (ntiles != 0)
-        S2_LAUNCH(count_tiles, s2_grid(n, 1), S2_THREADS, stream, words, n, ntiles, tiles);
-    s2_scan_rows(tiles, 1, ntiles, count, stream);
-    if (ntiles != 0)
-        S2_LAUNCH(list_positions, s2_grid(n, 1), S2_THREADS, stream, words, n, ntiles, tiles,
+    s2_scan_bits(words, n, tiles, count, stream);
+    if (n != 0)
+        S2_LAUNCH(list_positions, s2_grid(n, 1), S2_THREADS, stream, words, n, s2_ntiles(n), tiles,
                   positions, capacity);
     return s2_launched();
 }

@@ -64,10 +64,14 @@ s2_status s2_cuda_bitmap_or(uint8_t *bitmap, const uint8_t *other, int64_t nbyte
 s2_status s2_cuda_bitmap_andnot(uint8_t *bitmap, const uint8_t *other, int64_t nbytes,
                                 s2_cuda_stream stream);
 
-/* Bits that belong to no segment must be zero: those of a gap are counted with the segment before.
- */
+/* Where bits are counted, those of no segment must be zero: those of a gap are counted with the
+ * segment before. */
 s2_status s2_cuda_bitmap_count(const s2_cuda_layout *layout, const uint8_t *bitmap, int64_t nbytes,
                                int64_t *counts, s2_cuda_stream stream);
+
+s2_status s2_cuda_bitmap_unite(const s2_cuda_layout *layout, const uint8_t *bitmaps, int64_t nranks,
+                               int64_t nbytes, uint8_t *bitmap, int64_t *counts,
+                               s2_cuda_stream stream);
 
 /* Sets *scratch_nbytes to what s2_cuda_bitmap_positions() needs. */
 s2_status s2_cuda_bitmap_scratch_nbytes(int64_t nbytes, int64_t *scratch_nbytes);

@@ -11,4 +11,12 @@
  */
 void s2_scan_rows(int64_t *numbers, int64_t nrows, int64_t n, int64_t *totals, cudaStream_t stream);
 
+/* Tiles of S2_THREADS words. */
+static inline int64_t s2_ntiles(int64_t nwords) { return s2_ceil_div(nwords, S2_THREADS); }
+
+/* Sets each of the tiles' numbers to how many bits are set before it, and *total to how many there
+ * are; `total` may be NULL. */
+void s2_scan_bits(const uint64_t *words, int64_t nwords, int64_t *tiles, int64_t *total,
+                  cudaStream_t stream);
+
 #endif /* S2_SCAN_H */

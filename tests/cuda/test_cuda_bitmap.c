@@ -103,6 +103,36 @@ static void test_count(int i)
     free(host);
 }
 
+static void test_unite(int i)
+{
+    draw_layout();
+    const int64_t nranks = 1 + random_below(i % 5 == 0 ? 40 : 4);
+    int64_t nsegments = c.layout.nsegments, nbytes = c.bitmap_nbytes,
+            ncounts = nsegments + nsegments * nranks;
+    uint8_t *host = test_malloc(nranks * nbytes), *wanted = test_malloc(nbytes);
+    int64_t *wanted_counts = test_malloc(8 * ncounts);
+    for (int64_t rank = 0; rank < nranks; rank++) {
+        uint8_t *own = draw_bitmap();
+        if (nbytes > 0) memcpy(host + rank * nbytes, own, (size_t)nbytes);
+        free(own);
+    }
+    test_case("unite %d: %" PRId64 " ranks, %" PRId64 " bytes, %" PRId64 " segments", i, nranks,
+              nbytes, nsegments);
+    CHECK(s2_bitmap_unite(&c.layout, host, nranks, nbytes, wanted, wanted_counts) == S2_OK);
+
+    s2_cuda_layout layout = device_layout(&c);
+    const uint8_t *bitmaps = device_array(OTHER, host, nranks * nbytes, 8);
+    uint8_t *bitmap = device_array(BITMAP, NULL, nbytes, 8);
+    int64_t *counts = device_array(COUNTS, NULL, 8 * ncounts, 8);
+    ON_DEVICE(
+        &c, s2_cuda_bitmap_unite(&layout, bitmaps, nranks, nbytes, bitmap, counts, device_stream));
+    CHECK(memcmp(bitmap, wanted, (size_t)nbytes) == 0);
+    CHECK(memcmp(counts, wanted_counts, (size_t)(8 * ncounts)) == 0);
+    free(host);
+    free(wanted);
+    free(wanted_counts);
+}
+
 /* ----------------------------------------- Positions ------------------------------------------ */
 
 /* With room for all and some more, or for less. */
@@ -176,6 +206,8 @@ int main(void)
         test_or_and_andnot(i);
     for (int i = 0; i < 60; i++)
         test_count(i);
+    for (int i = 0; i < 40; i++)
+        test_unite(i);
     for (int i = 0; i < 60; i++)
         test_positions(i);
     test_long_bitmap();
