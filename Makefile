@@ -15,7 +15,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 C_FILES := $(wildcard csrc/*.c csrc/cpu/*.c)
 CUDA_FILES := $(wildcard csrc/cuda/*.cu)
-CUDA_HEADERS := $(wildcard csrc/*.h csrc/cpu/half.h csrc/cuda/*.h csrc/cuda/*.cuh)
+CUDA_HEADERS := $(wildcard csrc/*.h csrc/cpu/half.h csrc/cpu/owed.h csrc/cuda/*.h csrc/cuda/*.cuh)
 SOURCES := $(C_FILES) $(wildcard csrc/*.h csrc/*/*.h csrc/*/*.cpp)
 OTHER_C_FILES := $(wildcard tests/c/*.c tests/c/*.h tests/cuda/*.[ch] tests/cuda/emulator/* \
                             benchmarks/*.c)

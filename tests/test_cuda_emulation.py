@@ -50,7 +50,8 @@ def built() -> None:
 @pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("kind", ["build-sanitize", "build-races"])
 @pytest.mark.parametrize(
-    "program", ["bitmap", "blocks", "values", "lists", "plan", "coo", "sketch"]
+    "program",
+    ["bitmap", "blocks", "values", "lists", "plan", "coo", "sketch", "select", "owed"],
 )
 def test_kernels_give_the_bits_of_the_core(program: str, kind: str) -> None:
     done = run(CUDA / kind / f"test_cuda_{program}")
@@ -59,7 +60,7 @@ def test_kernels_give_the_bits_of_the_core(program: str, kind: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-@pytest.mark.parametrize("unit", ["values", "rows", "coo", "sketch", "peel"])
+@pytest.mark.parametrize("unit", ["values", "rows", "coo", "sketch", "peel", "owed"])
 def test_nvcc_keeps_to_ieee_754(unit: str, tmp_path: Path) -> None:
     """What the emulator cannot show: no fused, approximate or flushing instruction is made."""
     flags = re.search(r"^NVCC_FLAGS := (.*?)(?<!\\)$", (ROOT / "Makefile").read_text(), re.M | re.S)
@@ -162,6 +163,14 @@ MUTANTS = {
         "sketch",
         RACES,
     ),
+    "no barrier before digits are counted": Mutant(
+        "select_top.cu",
+        "own[i] = 0;\n    __syncthreads();",
+        "own[i] = 0;",
+        RACE,
+        "select",
+        RACES,
+    ),
     # Warps.
     "a ballot that reads the votes of other blocks": Mutant(
         "bitmap.cu",
@@ -183,6 +192,16 @@ MUTANTS = {
         "if (lane % together != step) continue;",
         DIFFERENT,
         "bitmap",
+    ),
+    "sums of squares that go on into the next block": Mutant(
+        "owed.cu",
+        "for (int half = SUMS / 2; half > 0; half /= 2)",
+        "for (int half = SUMS; half > 0; half /= 2)",
+        DIFFERENT,
+        "owed",
+    ),
+    "digits that are alike counted once": Mutant(
+        "select_top.cu", "(uint32_t)__popc(alike)", "1u + 0 * alike", DIFFERENT, "select"
     ),
     # Tails.
     "one word too many": Mutant(
@@ -243,6 +262,12 @@ MUTANTS = {
     "left-over blocks of earlier tiles": Mutant(
         "plan.cu", "first += at.left_over[tile];", "", DIFFERENT, "plan"
     ),
+    "equal scores that are counted from their own tile on": Mutant(
+        "select_top.cu", "&total) + tiles[tile];", "&total) + tiles[0];", DIFFERENT, "select"
+    ),
+    "digits that are counted with those of the pass before": Mutant(
+        "select_top.cu", "counts[i] = 0;\n        larger", "larger", DIFFERENT, "select"
+    ),
     # Lists.
     "low bits that end in the next word": Mutant(
         "lists.cu",
@@ -265,6 +290,16 @@ MUTANTS = {
         "if (candidates >= at.caps[rank]) break;",
         DIFFERENT,
         "plan",
+    ),
+    "a step that does not ask what decides about the one it depends on": Mutant(
+        "select.cu",
+        "if (drawn < r.n - r.keep) return false;\n        step = drawn;",
+        "return false;",
+        DIFFERENT,
+        "select",
+    ),
+    "infinities that are owed no more": Mutant(
+        "owed.cuh", "s2_is_finite(taken) ? taken : 0.0f", "taken", DIFFERENT, "owed", unit="owed"
     ),
     "repeats that are added backwards": Mutant(
         "coo.cu",

@@ -248,6 +248,43 @@ s2_status s2_cuda_sketch_peel(const s2_sketch *sketch, float *table, const int64
                               int64_t scratch_nbytes, int64_t *ndecoded, int64_t *nrounds,
                               s2_cuda_stream stream);
 
+/* ============================================================================================== */
+/*                                          Selection                                             */
+/* ============================================================================================== */
+
+s2_status s2_cuda_select_top_scratch_nbytes(int64_t n, int64_t *nbytes);
+
+/* Reads the scores four times, whatever they are: the host does not see them. */
+s2_status s2_cuda_select_top(const float *scores, int64_t n, int64_t keep, uint8_t *bitmap,
+                             int64_t nbytes, float *threshold, void *scratch,
+                             int64_t scratch_nbytes, s2_cuda_stream stream);
+
+s2_status s2_cuda_select_above(const float *scores, int64_t n, float threshold, uint8_t *bitmap,
+                               int64_t nbytes, int64_t *count, s2_cuda_stream stream);
+
+/* 8 bytes for each of the n. */
+s2_status s2_cuda_select_random_scratch_nbytes(int64_t n, int64_t *nbytes);
+
+s2_status s2_cuda_select_random(uint64_t seed, int64_t n, int64_t keep, uint8_t *bitmap,
+                                int64_t nbytes, void *scratch, int64_t scratch_nbytes,
+                                s2_cuda_stream stream);
+
+/* ============================================================================================== */
+/*                                        Error feedback                                          */
+/* ============================================================================================== */
+
+/* Subnormals are kept everywhere. */
+
+s2_status s2_cuda_owed_add(const void *values, s2_dtype dtype, int64_t numel, double factor,
+                           const float *before, float *owed, int *touched, s2_cuda_stream stream);
+
+s2_status s2_cuda_owed_energies(const float *owed, int64_t numel, int64_t block, float *energies,
+                                int64_t nblocks, s2_cuda_stream stream);
+
+s2_status s2_cuda_owed_deliver(float *owed, int64_t numel, int64_t block, const uint8_t *bitmap,
+                               int64_t nbytes, double scale, void *values, s2_dtype dtype,
+                               s2_cuda_stream stream);
+
 #ifdef __cplusplus
 }
 #endif

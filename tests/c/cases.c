@@ -228,3 +228,44 @@ void case_bitmap(const s2_layout *layout, int percent, uint8_t *bitmap, int64_t 
             oracle_set_bit(bitmap, bit);
     }
 }
+
+/* ------------------------------------------ Scores -------------------------------------------- */
+
+static float from_bits(uint32_t bits)
+{
+    float score;
+    memcpy(&score, &bits, 4);
+    return score;
+}
+
+float case_score(case_scores kind, int64_t i, int64_t n)
+{
+    const uint32_t bits = (uint32_t)random_bits();
+    switch (kind) {
+    case CASE_NORMAL: /* sums of uniform numbers, nearly */
+        return (float)(random_below(2001) + random_below(2001) + random_below(2001) - 3000) *
+               (1 + (float)bits * 0x1p-40f);
+    case CASE_EQUAL:
+        return bits & 1 ? -1.5f : 1.5f;
+    case CASE_ZEROS:
+        return 0;
+    case CASE_SIGNED_ZEROS:
+        return bits & 1 ? -0.0f : 0.0f;
+    case CASE_TWO_VALUES:
+        return bits % 3 == 0 ? -3.0f : 2.0f;
+    case CASE_FEW_VALUES:
+        return (float)(bits % 7) - 3;
+    case CASE_ASCENDING:
+        return (float)i;
+    case CASE_DESCENDING:
+        return (float)(i - n);
+    case CASE_SUBNORMAL:
+        return from_bits(bits & 0x800000ff);
+    case CASE_MOSTLY_ZERO:
+        return bits % 10 == 0 ? (float)(bits >> 8) : 0;
+    case CASE_SPECIAL:
+        return from_bits((bits & 0x80000000) | (0x7f800000 - 2 + bits % 5));
+    default:
+        return from_bits(bits);
+    }
+}

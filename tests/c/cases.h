@@ -48,4 +48,24 @@ void case_any(s2_dtype dtype, void *values, int64_t numel);
 /* Sets about `percent` of the bits that belong to blocks, and none of the others. */
 void case_bitmap(const s2_layout *layout, int percent, uint8_t *bitmap, int64_t nbytes);
 
+/* Scores to select from, of which many are equal, special or in order. */
+typedef enum case_scores {
+    CASE_ANY,
+    CASE_NORMAL,
+    CASE_EQUAL,
+    CASE_ZEROS,
+    CASE_SIGNED_ZEROS,
+    CASE_TWO_VALUES,
+    CASE_FEW_VALUES,
+    CASE_ASCENDING,
+    CASE_DESCENDING,
+    CASE_SUBNORMAL,
+    CASE_MOSTLY_ZERO,
+    CASE_SPECIAL,
+    CASE_SCORE_KINDS
+} case_scores;
+
+/* Score i of n. */
+float case_score(case_scores kind, int64_t i, int64_t n);
+
 #endif /* S2_CASES_H */

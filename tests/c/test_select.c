@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "cases.h"
 #include "hash.h"
 #include "test_util.h"
 
@@ -23,63 +24,6 @@ static uint32_t magnitude(float score)
 static int64_t bitmap_nbytes(int64_t n) { return (n + 63) / 64 * 8; }
 
 static int bit(const uint8_t *bitmap, int64_t i) { return bitmap[i / 8] >> i % 8 & 1; }
-
-/* ------------------------------------------ Scores -------------------------------------------- */
-
-enum kind {
-    ANY,
-    NORMAL,
-    EQUAL,
-    ZEROS,
-    SIGNED_ZEROS,
-    TWO_VALUES,
-    FEW_VALUES,
-    ASCENDING,
-    DESCENDING,
-    SUBNORMAL,
-    MOSTLY_ZERO,
-    SPECIAL,
-    KINDS
-};
-
-static float from_bits(uint32_t bits)
-{
-    float score;
-    memcpy(&score, &bits, 4);
-    return score;
-}
-
-static float score_of(enum kind kind, int64_t i, int64_t n)
-{
-    const uint32_t bits = (uint32_t)random_bits();
-    switch (kind) {
-    case NORMAL: /* sums of uniform numbers, nearly */
-        return (float)(random_below(2001) + random_below(2001) + random_below(2001) - 3000) *
-               (1 + (float)bits * 0x1p-40f);
-    case EQUAL:
-        return bits & 1 ? -1.5f : 1.5f;
-    case ZEROS:
-        return 0;
-    case SIGNED_ZEROS:
-        return bits & 1 ? -0.0f : 0.0f;
-    case TWO_VALUES:
-        return bits % 3 == 0 ? -3.0f : 2.0f;
-    case FEW_VALUES:
-        return (float)(bits % 7) - 3;
-    case ASCENDING:
-        return (float)i;
-    case DESCENDING:
-        return (float)(i - n);
-    case SUBNORMAL:
-        return from_bits(bits & 0x800000ff);
-    case MOSTLY_ZERO:
-        return bits % 10 == 0 ? (float)(bits >> 8) : 0;
-    case SPECIAL:
-        return from_bits((bits & 0x80000000) | (0x7f800000 - 2 + bits % 5));
-    default:
-        return from_bits(bits);
-    }
-}
 
 /* --------------------------------------------- Top -------------------------------------------- */
 
@@ -143,13 +87,13 @@ static void check_top(const char *what, const float *values, int64_t n)
 static void test_top(void)
 {
     float *values = test_malloc(MOST * 4);
-    for (int kind = 0; kind < KINDS; kind++) {
+    for (int kind = 0; kind < CASE_SCORE_KINDS; kind++) {
         for (int64_t l = 0; l <= COUNT(lengths); l++) {
             const int64_t n = l < COUNT(lengths) ? lengths[l] : MOST - random_below(70);
             char what[32];
             snprintf(what, sizeof(what), "kind %d", kind);
             for (int64_t i = 0; i < n; i++)
-                values[i] = score_of((enum kind)kind, i, n);
+                values[i] = case_score((case_scores)kind, i, n);
             check_top(what, values, n);
         }
     }
@@ -165,7 +109,7 @@ static void test_misleading_samples(void)
     float *values = test_malloc(n * 4);
     for (int64_t l = 0; l < COUNT(lies); l++) {
         for (int64_t i = 0; i < n; i++)
-            values[i] = score_of(NORMAL, i, n);
+            values[i] = case_score(CASE_NORMAL, i, n);
         for (int64_t i = 0; i < size; i++)
             values[i * length + s2_hash_below(s2_hash(0, (uint64_t)i), (uint32_t)length)] = lies[l];
         check_top("a misleading sample", values, n);
@@ -202,11 +146,11 @@ static void check_above(const float *values, int64_t n, float threshold, uint32_
 static void test_above(void)
 {
     float *values = test_malloc(MOST * 4);
-    for (int kind = 0; kind < KINDS; kind++) {
+    for (int kind = 0; kind < CASE_SCORE_KINDS; kind++) {
         for (int64_t l = 0; l < COUNT(lengths); l++) {
             const int64_t n = lengths[l];
             for (int64_t i = 0; i < n; i++)
-                values[i] = score_of((enum kind)kind, i, n);
+                values[i] = case_score((case_scores)kind, i, n);
             const float thresholds[] = {
                 0,     -0.0f,    1.5f, 1e-40f,
                 1e30f, INFINITY, NAN,  n ? fabsf(values[random_below(n)]) : 1};
