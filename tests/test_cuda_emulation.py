@@ -51,7 +51,7 @@ def built() -> None:
 @pytest.mark.parametrize("kind", ["build-sanitize", "build-races"])
 @pytest.mark.parametrize(
     "program",
-    ["bitmap", "blocks", "values", "lists", "plan", "coo", "sketch", "select", "owed"],
+    ["bitmap", "blocks", "sums", "values", "lists", "plan", "coo", "sketch", "select", "owed"],
 )
 def test_kernels_give_the_bits_of_the_core(program: str, kind: str) -> None:
     done = run(CUDA / kind / f"test_cuda_{program}")
@@ -60,7 +60,7 @@ def test_kernels_give_the_bits_of_the_core(program: str, kind: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-@pytest.mark.parametrize("unit", ["values", "rows", "coo", "sketch", "peel", "owed"])
+@pytest.mark.parametrize("unit", ["values", "rows", "sums", "coo", "sketch", "peel", "owed"])
 def test_nvcc_keeps_to_ieee_754(unit: str, tmp_path: Path) -> None:
     """What the emulator cannot show: no fused, approximate or flushing instruction is made."""
     flags = re.search(r"^NVCC_FLAGS := (.*?)(?<!\\)$", (ROOT / "Makefile").read_text(), re.M | re.S)
@@ -268,6 +268,9 @@ MUTANTS = {
     "digits that are counted with those of the pass before": Mutant(
         "select_top.cu", "counts[i] = 0;\n        larger", "larger", DIFFERENT, "select"
     ),
+    "ranks beyond a warp's that begin at zero": Mutant(
+        "sums.cu", "begin == 0 ? nullptr : totals", "nullptr", DIFFERENT, "sums"
+    ),
     # Lists.
     "low bits that end in the next word": Mutant(
         "lists.cu",
@@ -297,6 +300,13 @@ MUTANTS = {
         "return false;",
         DIFFERENT,
         "select",
+    ),
+    "ranks that are added backwards": Mutant(
+        "sums.cu",
+        "for (int r = 0; r < some.n; r++) {\n                const",
+        "for (int r = some.n - 1; r >= 0; r--) {\n                const",
+        DIFFERENT,
+        "sums",
     ),
     "infinities that are owed no more": Mutant(
         "owed.cuh", "s2_is_finite(taken) ? taken : 0.0f", "taken", DIFFERENT, "owed", unit="owed"

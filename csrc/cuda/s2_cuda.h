@@ -122,6 +122,24 @@ s2_status s2_cuda_blocks_add(const s2_cuda_layout *layout, const void *packed,
                              int64_t capacity, const s2_cuda_run *runs, void *accumulator,
                              s2_dtype accumulator_dtype, s2_cuda_stream stream);
 
+/* The twin of s2_packed.  `numel` is how many elements `packed` has; blocks beyond are left out. */
+typedef struct s2_cuda_packed {
+    const void *packed;
+    int64_t numel;
+    const int64_t *positions;
+    int64_t capacity;
+    const s2_cuda_run *runs;
+} s2_cuda_packed;
+
+/* `numel` is that of the layout.  Up to 32 ranks need no scratch. */
+s2_status s2_cuda_blocks_sum_scratch_nbytes(int64_t numel, int64_t nranks, int64_t *nbytes);
+
+/* The array `ranks` is the host's, what it points to the device's.  Every 32 ranks are a launch. */
+s2_status s2_cuda_blocks_sum(const s2_cuda_layout *layout, const s2_cuda_packed *ranks,
+                             int64_t nranks, s2_dtype dtype, double divisor, void *sums,
+                             float *lost, void *scratch, int64_t scratch_nbytes,
+                             s2_cuda_stream stream);
+
 s2_status s2_cuda_blocks_clear_dead(const s2_cuda_layout *layout, const uint8_t *bitmap,
                                     int64_t nbytes, void *values, s2_dtype dtype,
                                     s2_cuda_stream stream);
