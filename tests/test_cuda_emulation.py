@@ -51,7 +51,10 @@ def built() -> None:
 @pytest.mark.parametrize("kind", ["build-sanitize", "build-races"])
 @pytest.mark.parametrize(
     "program",
-    ["bitmap", "blocks", "sums", "values", "lists", "plan", "coo", "sketch", "select", "owed"],
+    [
+        *("bitmap", "blocks", "sums", "values", "lists", "plan", "coo", "coo_sort"),
+        *("sketch", "select", "owed"),
+    ],
 )
 def test_kernels_give_the_bits_of_the_core(program: str, kind: str) -> None:
     done = run(CUDA / kind / f"test_cuda_{program}")
@@ -171,7 +174,30 @@ MUTANTS = {
         "select",
         RACES,
     ),
+    "no barrier before the next tile of a sort": Mutant(
+        "sort.cu",
+        "ranks[i]] = words[i];\n        }\n        __syncthreads();",
+        "ranks[i]] = words[i];\n        }",
+        RACE,
+        "coo_sort",
+        RACES,
+    ),
+    "digits that are counted without an atomic operation": Mutant(
+        "sort.cu",
+        "atomicAdd(&counts[digit_of(p, p.from[i])], 1u);",
+        "counts[digit_of(p, p.from[i])]++;",
+        RACE,
+        "coo_sort",
+        RACES,
+    ),
     # Warps.
+    "lanes of one digit in the opposite order": Mutant(
+        "sort.cu",
+        "+ (unsigned)__popc(lower);",
+        "+ (unsigned)__popc(peers & ~lower) - 1;",
+        DIFFERENT,
+        "coo_sort",
+    ),
     "a ballot that reads the votes of other blocks": Mutant(
         "bitmap.cu",
         "S2_ALL_LANES >> (S2_WARP - lanes);",
@@ -242,7 +268,17 @@ MUTANTS = {
         DIFFERENT,
         "values",
     ),
+    "a tile of words that is always whole": Mutant(
+        "sort.cu",
+        "const int64_t end = s2_min(p.n, (tile + 1) * TILE);",
+        "const int64_t end = (tile + 1) * TILE;",
+        f"{OUTSIDE}|{DIFFERENT}",
+        "coo_sort",
+    ),
     # Sums that one thread block hands to another.
+    "rows that begin anew in every tile": Mutant(
+        "coo_sort.cu", "(i == 0 || s.words", "(threadIdx.x == 0 || s.words", DIFFERENT, "coo_sort"
+    ),
     "tiles begin where the first does": Mutant(
         "bitmap.cu", "&total) + tiles[tile];", "&total) + tiles[0];", DIFFERENT, "bitmap"
     ),
@@ -285,6 +321,13 @@ MUTANTS = {
         "",
         DIFFERENT,
         "lists",
+    ),
+    "a list with a row twice": Mutant(
+        "coo_sort.cu",
+        "lists[i - 1] < lists[i]",
+        "lists[i - 1] <= lists[i]",
+        DIFFERENT,
+        "coo_sort",
     ),
     # Order and arithmetic.
     "a cap that is reached is passed": Mutant(

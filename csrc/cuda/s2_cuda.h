@@ -30,8 +30,6 @@
  *   count      point to that number, or are NULL where the list is full.  If it is above the
  *              capacity, the list is that long, and lacks the rest.
  *
- * Not here: what sorts and unites the rows of COO gradients.
- *
  * The header needs none of CUDA's.
  */
 #ifndef S2_CUDA_H
@@ -210,6 +208,20 @@ s2_status s2_cuda_plan_lists(const s2_cuda_layout *layout, const uint8_t *bitmap
 /* ============================================================================================== */
 /*                                             Rows                                               */
 /* ============================================================================================== */
+
+/* Sets *nbytes to what s2_cuda_coo_sort() needs, or s2_cuda_coo_unite() for n entries in all. */
+s2_status s2_cuda_coo_scratch_nbytes(int64_t n, int64_t *nbytes);
+
+/* Sets *valid to 1, or to 0 where the twin says S2_BAD_POSITION: then the rest means nothing. */
+s2_status s2_cuda_coo_sort(const int64_t *indices, int64_t n, int64_t nrows, int64_t *order,
+                           int64_t *rows, int64_t *starts, int64_t *nunique, int *valid,
+                           void *scratch, int64_t scratch_nbytes, s2_cuda_stream stream);
+
+/* The same for *valid; the lengths of the lists are the host's, and may be changed at once. */
+s2_status s2_cuda_coo_unite(const int64_t *lists, const int64_t *host_lengths, int64_t nranks,
+                            int64_t nrows, int64_t *rows, int64_t *entries, int64_t *nunion,
+                            int *valid, void *scratch, int64_t scratch_nbytes,
+                            s2_cuda_stream stream);
 
 /* The `capacity` is of distinct rows here, at most n, and `starts` has one element more than there
  * are. */

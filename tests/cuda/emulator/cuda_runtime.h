@@ -105,6 +105,7 @@ extern void (*on_atomic)(const void *address, size_t nbytes);
 #define __shfl_up_sync(mask, value, delta) emulator::shuffle_up(mask, value, delta, EMULATOR_HERE)
 #define __shfl_xor_sync(mask, value, bits) emulator::shuffle_xor(mask, value, bits, EMULATOR_HERE)
 #define __shfl_sync(mask, value, lane)     emulator::shuffle(mask, value, lane, EMULATOR_HERE)
+#define __match_any_sync(mask, value)      emulator::match_any(mask, value, EMULATOR_HERE)
 
 namespace emulator {
 
@@ -116,6 +117,15 @@ inline uint32_t ballot(uint32_t mask, bool predicate, place at)
     uint32_t bits = 0;
     for (int i = 0; i < 32; i++)
         bits |= static_cast<uint32_t>((mask >> i & 1) & votes[i]) << i;
+    return bits;
+}
+
+inline uint32_t match_any(uint32_t mask, uint32_t value, place at)
+{
+    const uint64_t *values = exchange(mask, value, at);
+    uint32_t bits = 0;
+    for (int i = 0; i < 32; i++)
+        bits |= ((mask >> i & 1) & static_cast<uint32_t>(values[i] == value)) << i;
     return bits;
 }
 
