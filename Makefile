@@ -33,7 +33,8 @@ help:
 	@echo 'make test-fast  the tests for daily work'
 	@echo 'make lint       ruff, mypy, clang-format'
 	@echo 'make compile    the C core with gcc and clang and all warnings, without any build system'
-	@echo 'make cuda       the CUDA kernels with nvcc and all warnings, for all architectures'
+	@echo 'make cuda       the CUDA kernels with nvcc and all warnings, for all architectures, and'
+	@echo '                their tests for a device, which it does not run'
 	@echo 'make sanitize   the C tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make bench      kernels beside a plain read and plain copies (BENCH_ARGS=...)'
 	@echo 'make reproduce  accuracy, bytes and step times of every method, in most of an hour;'
@@ -122,25 +123,20 @@ compile-%:
 	    test -z "$$CI"; \
 	fi
 
-# The code for 8.0 runs on 8.6 and 8.9 as well, and from the PTX comes that for what is newer than
-# 9.0.  The bits of the C core need -fmad=false: see csrc/cuda/launch.h.
-NVCC ?= nvcc
-NVCC_FLAGS := -std=c++17 -O3 -fmad=false --threads 2 -Werror all-warnings \
-              -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden \
-              -gencode arch=compute_75,code=sm_75 -gencode arch=compute_80,code=sm_80 \
-              -gencode arch=compute_90,code=[sm_90,compute_90]
+include csrc/cuda/nvcc.mk
 
 # A machine without nvcc has no use for them, and the emulator's tests none for nvcc.
 cuda:
 	@if command -v $(NVCC) >/dev/null; then \
-	    $(MAKE) --no-print-directory build/cuda/.compiled; \
+	    $(MAKE) --no-print-directory build/cuda/.compiled && \
+	    $(MAKE) --no-print-directory --silent -C tests/cuda device KERNELS=../../build/cuda; \
 	else \
 	    echo 'Left out: the CUDA kernels, since nvcc is not installed.' >&2; \
 	fi
 
-build/cuda/.compiled: $(CUDA_FILES) $(CUDA_HEADERS) Makefile
+build/cuda/.compiled: $(CUDA_FILES) $(CUDA_HEADERS) csrc/cuda/nvcc.mk
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCC_FLAGS) -odir $(@D) -c $(CUDA_FILES)
+	$(NVCC) $(NVCC_FLAGS) $(NVCC_ARCHS) -odir $(@D) -c $(CUDA_FILES)
 	@touch $@
 
 sanitize: | $(VENV)/bin/python

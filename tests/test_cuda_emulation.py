@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.slow
 
@@ -66,9 +67,10 @@ def test_kernels_give_the_bits_of_the_core(program: str, kind: str) -> None:
 @pytest.mark.parametrize("unit", ["values", "rows", "sums", "coo", "sketch", "peel", "owed"])
 def test_nvcc_keeps_to_ieee_754(unit: str, tmp_path: Path) -> None:
     """What the emulator cannot show: no fused, approximate or flushing instruction is made."""
-    flags = re.search(r"^NVCC_FLAGS := (.*?)(?<!\\)$", (ROOT / "Makefile").read_text(), re.M | re.S)
+    makefile = (ROOT / "csrc" / "cuda" / "nvcc.mk").read_text()
+    flags = re.search(r"^NVCC_FLAGS := (.*?)(?<!\\)$", makefile, re.M | re.S)
     assert flags is not None
-    options = flags[1].replace("\\\n", " ").split("-gencode")[0].split()
+    options = flags[1].replace("\\\n", " ").split()
     ptx = tmp_path / "kernels.ptx"
     source = ROOT / "csrc" / "cuda" / f"{unit}.cu"
     subprocess.run(["nvcc", *options, "-ptx", "-arch=compute_90", "-o", ptx, source], check=True)
@@ -77,6 +79,15 @@ def test_nvcc_keeps_to_ieee_754(unit: str, tmp_path: Path) -> None:
     assert "add.rn.f32" in rounded or "div.rn.f32" in rounded
     assert all(name.split(".")[1] == "rn" for name in rounded), rounded
     assert not any(re.search(r"fma|mad|ftz|approx|full|rcp|rsqrt", name) for name in used), used
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_programs_for_a_device_say_where_there_is_none() -> None:
+    subprocess.run(["make", "--silent", "cuda"], cwd=ROOT, check=True, timeout=900)
+    done = run(CUDA / "build-device" / "test_cuda_coo_sort")
+    assert done.returncode == 77
+    assert re.fullmatch(r"This test needs a CUDA device, [^\n]+\.\n", done.stderr)
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "device.h"
 
-#include <sys/mman.h>
-
-s2_cuda_stream const device_stream = (s2_cuda_stream)(uintptr_t)0x57a3a;
-
-static guarded arrays[DEVICE_ARRAYS];
-static int is_used[DEVICE_ARRAYS];
-static const case_layout *host_layout; /* of the call that runs, or NULL */
-static int in_call, has_error;
-
-/* ------------------------------------------- Arrays ------------------------------------------- */
+guarded device_arrays[DEVICE_ARRAYS];
+int device_array_is_used[DEVICE_ARRAYS];
 
 void device_new(void)
 {
+    device_open();
     for (int i = 0; i < DEVICE_ARRAYS; i++)
-        arrays[i] = guarded_new(DEVICE_NBYTES);
+        device_arrays[i] = device_memory_new(DEVICE_NBYTES);
 }
 
 void device_delete(void)
 {
     for (int i = 0; i < DEVICE_ARRAYS; i++)
-        guarded_delete(&arrays[i]);
+        device_memory_delete(&device_arrays[i]);
+    device_close();
 }
 
 void *device_array(int array, const void *source, int64_t nbytes, int64_t unit)
@@ -30,9 +23,9 @@ void *device_array(int array, const void *source, int64_t nbytes, int64_t unit)
     placement where = {random_chance(50), random_chance(60) ? unit * random_below(4) : 0};
     if (where.at_back) where.distance += (unit - nbytes % unit) % unit;
     CHECK(array < DEVICE_ARRAYS);
-    is_used[array] = 1;
-    return source == NULL ? guarded_place(&arrays[array], nbytes, where)
-                          : guarded_copy(&arrays[array], source, nbytes, where);
+    device_array_is_used[array] = 1;
+    return source == NULL ? guarded_place(&device_arrays[array], nbytes, where)
+                          : guarded_copy(&device_arrays[array], source, nbytes, where);
 }
 
 s2_cuda_layout device_layout(const case_layout *c)
@@ -66,58 +59,5 @@ case_layout many_segments_new(void)
 void device_check(void)
 {
     for (int i = 0; i < DEVICE_ARRAYS; i++)
-        guarded_check(&arrays[i]);
-}
-
-/* --------------------------------------- Who may touch it ------------------------------------- */
-
-static void protect(const guarded *memory, int may_touch)
-{
-    int how = may_touch ? PROT_READ | PROT_WRITE : PROT_NONE;
-    CHECK(mprotect(memory->pages, (size_t)memory->capacity, how) == 0);
-}
-
-static void allow(int kernels)
-{
-    for (int i = 0; i < DEVICE_ARRAYS; i++) {
-        if (is_used[i]) protect(&arrays[i], kernels);
-    }
-    if (host_layout != NULL) protect(&host_layout->memory, !kernels);
-}
-
-void device_call_begin(const case_layout *layout)
-{
-    host_layout = layout;
-    in_call = 1;
-    allow(0);
-}
-
-void device_call_end(void)
-{
-    allow(1);
-    if (host_layout != NULL) protect(&host_layout->memory, 1);
-    host_layout = NULL;
-    in_call = 0;
-}
-
-void device_work_begin(s2_cuda_stream stream)
-{
-    CHECK(stream == device_stream);
-    if (in_call) allow(1);
-}
-
-void device_work_end(void)
-{
-    if (in_call) allow(0);
-}
-
-/* ------------------------------------------- Errors ------------------------------------------- */
-
-void device_set_error(void) { has_error = 1; }
-
-int device_take_error(void)
-{
-    int had = has_error;
-    has_error = 0;
-    return had;
+        guarded_check(&device_arrays[i]);
 }

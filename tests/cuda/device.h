@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * device.h - memory of the emulated device, which only kernels can touch, and calls of s2_cuda.h.
+ * device.h - arrays of a device, and calls of s2_cuda.h.
+ *
+ * The device is the emulated one, whose memory only kernels can touch, or a real one: which of them
+ * depends on what a test is linked with, device_emulated.c or device_real.c.
  */
 #ifndef S2_DEVICE_H
 #define S2_DEVICE_H
@@ -14,7 +17,7 @@
 enum { NONSENSE = !RACES };
 
 /* The stream that all work must be enqueued on. */
-extern s2_cuda_stream const device_stream;
+extern s2_cuda_stream device_stream;
 
 /* How many arguments of a call lie on the device, and bytes of the largest. */
 enum { DEVICE_ARRAYS = 16, DEVICE_NBYTES = 1 << 22 };
@@ -30,6 +33,8 @@ s2_cuda_layout device_layout(const case_layout *c);
 enum { MANY_SEGMENTS = 600 };
 case_layout many_segments_new(void);
 
+/* Ends the program with DEVICE_IS_MISSING, and a sentence, where there is no device. */
+enum { DEVICE_IS_MISSING = 77 };
 void device_new(void);
 void device_delete(void);
 
@@ -37,9 +42,10 @@ void device_delete(void);
 void device_check(void);
 
 /*
- * Calls a function of s2_cuda.h, whose last argument is device_stream.  Until it returns, arrays of
- * the device can be touched by kernels alone, and `layout` by the host alone:
- * here they share their addresses, and without that neither mistake would show.
+ * Calls a function of s2_cuda.h, whose last argument is device_stream, and waits for the device.
+ * Until the call returns, arrays of the emulated device can be touched by kernels alone, and
+ * `layout` by the host alone: here they share their addresses, and without that neither mistake
+ * would show.
  */
 #define ON_DEVICE(layout, call)                                                                    \
     do {                                                                                           \
@@ -50,11 +56,20 @@ void device_check(void);
         device_check();                                                                            \
     } while (0)
 
+/* The runtime has an error, which cudaGetLastError() says once. */
+void device_set_error(void);
+
+/* --------------------------------- Of each device, for device.c ------------------------------- */
+
+void device_open(void);
+void device_close(void);
+guarded device_memory_new(int64_t nbytes);
+void device_memory_delete(guarded *memory);
 void device_call_begin(const case_layout *layout);
 void device_call_end(void);
 
-/* The runtime has an error, which cudaGetLastError() says once. */
-void device_set_error(void);
+extern guarded device_arrays[DEVICE_ARRAYS];
+extern int device_array_is_used[DEVICE_ARRAYS];
 
 /* ------------------------------------ For the emulator alone ---------------------------------- */
 
