@@ -22,6 +22,13 @@ def pytest_report_header() -> str:
     return machine.describe_kernels()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="torch finds no CUDA device"))
+
+
 @pytest.fixture
 def on_one_thread() -> Iterator[None]:
     """Threads of a tiny model wait for each other longer than they work, if others work as well."""

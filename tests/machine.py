@@ -2,14 +2,16 @@
 """What the tests want of a machine: where it is missing they are skipped, but never on CI.
 
 CI fails before the first test instead, or nobody would see what it leaves out.  The exceptions are
-AVX-512, which no installation can bring, and nvcc, which comes with no distribution: a line above
-the tests says that they are not there.
+AVX-512 and a CUDA device, which no installation can bring, and nvcc, which comes with no
+distribution: a line above the tests says that they are not there.
 """
 
 import importlib.util
 import platform
 import shutil
 from pathlib import Path
+
+import torch
 
 from s2reducer import _C
 
@@ -41,6 +43,8 @@ def describe_kernels() -> str:
         notes += "; NOT TESTED: avx512, which this CPU does not have"
     if not shutil.which("nvcc"):
         notes += "; NOT TESTED: what nvcc makes of the CUDA kernels, since it is not installed"
+    if not torch.cuda.is_available():
+        notes += "; NOT TESTED: a CUDA device, since there is none"
     return f"kernels: {', '.join(variants)}{notes}"
 
 

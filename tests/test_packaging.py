@@ -25,7 +25,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = [".ci", "benchmarks", "csrc", "docs", "examples", "s2reducer", "tests"]
+FOLDERS = [".ci", "benchmarks", "csrc", "docs", "examples", "s2reducer", "scripts", "tests"]
 FILES = ["CHANGELOG.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md", "pyproject.toml"]
 FILES += ["setup.py", ".clang-format", ".gitignore"]
 BUILT = shutil.ignore_patterns("__pycache__", "build*", "*.so", "*.o", "*.a", "*.pyc", ".*_cache")
