@@ -8,11 +8,13 @@ from torch import Tensor
 from s2reducer.chooser import Chooser
 from s2reducer.config import Config
 from s2reducer.constants import FLOOR_NBYTES, ON_DEVICES
+from s2reducer.device_lists import missing
 from s2reducer.engine import engine_of
 from s2reducer.errors import S2Error
 from s2reducer.exchange import Header, compare, identity
 from s2reducer.job import Job
 from s2reducer.ordered_engine import OrderedEngine
+from s2reducer.ordered_sketch import begin_sketch
 from s2reducer.ordered_stages import Planner, Second, begin_blocks, begin_rows
 from s2reducer.plans.dense import begin_dense, begin_sparse_tensor
 from s2reducer.plans.union import WIRE_DTYPES
@@ -171,9 +173,13 @@ def _reduce(
         if buffer.is_sparse:
             plan = begin_rows(job, index)
             return lambda: _the_only(plan())
-        reason = "sketch, not supported here yet" if sketch else _dense_reason(buffer, config)
+        reason = _dense_reason(buffer, config)
+        if reason is None and sketch and (lacks := missing(buffer.device)):
+            reason = f"sketch, for which {lacks}"
         if reason is not None:
             return lambda: dense_stage(job, reason)
+        if sketch:
+            return begin_sketch(job, index)
         return begin_blocks(job, [], index)
 
     def done(job: Job, error: Exception | None) -> Exception | None:

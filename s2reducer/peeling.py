@@ -37,7 +37,12 @@ class Peeled:
 
 
 def peel(
-    table: Tensor, seed: int, ids: Tensor, nranks: int = 1, magnitudes: Tensor | None = None
+    table: Tensor,
+    seed: int,
+    ids: Tensor,
+    nranks: int = 1,
+    magnitudes: Tensor | None = None,
+    max_rounds: int = 0,
 ) -> Peeled:
     """Uses up the table: see ``ops.sketch_peel``, whose arguments these are."""
     n = ids.numel()
@@ -45,6 +50,6 @@ def peel(
     bounds, norms = torch.empty(n), torch.empty(n)
     scratch = torch.empty(ops.sketch_scratch_nbytes(table, n), dtype=torch.uint8)
     _, nrounds = ops.sketch_peel(
-        table, seed, ids, nranks, magnitudes, values, decoded, bounds, norms, scratch
+        table, seed, ids, nranks, magnitudes, values, decoded, bounds, norms, scratch, max_rounds
     )
     return Peeled(values, decoded, bounds, norms, nrounds)

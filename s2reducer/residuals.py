@@ -3,7 +3,8 @@
 
 There are two forms.  *Blocks* are for what is seldom owed, such as the stuck blocks of a sketch.
 An *array* of float32 with the parameter's elements, in memory order, is for what a selection keeps
-or a narrow wire rounds away.
+or a narrow wire rounds away.  Where only a device knows which blocks are owed, there is room for
+all of them, and a mask: a *grid*.
 
 What a step leaves counts from the next step on, and only if every bucket came out finite.  A step
 that a GradScaler skips must lose nothing and gain nothing: then what was owed before is owed again.
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from s2reducer import ops
+from s2reducer.block_ops import ops_for
 from s2reducer.segments import ParameterRecord, segments_of
 
 
@@ -41,12 +43,43 @@ class Residual:
 
 
 @dataclass
+class _Grid:
+    """The blocks of one parameter on a device.
+
+    Attributes:
+        mask: bool [nblocks], those that are owed.
+        rows: float32 [nblocks, block], zeros in the others.
+        next_mask, next_rows: the same, as this step leaves it.
+    """
+
+    mask: Tensor
+    rows: Tensor
+    next_mask: Tensor
+    next_rows: Tensor
+
+    def settle(self, rejected: Tensor) -> None:
+        """Takes what the step has left, unless it was rejected: a bool on the device.
+
+        In place, as a CUDA graph finds it there the next time.
+        """
+        for before, after in ((self.mask, self.next_mask), (self.rows, self.next_rows)):
+            before.copy_(torch.where(rejected, before, after))
+            after.copy_(before)
+
+    def blocks(self) -> Residual | None:
+        """On the CPU."""
+        where = self.mask.nonzero().view(-1)
+        return Residual(where.cpu(), self.rows[where].cpu()) if where.numel() else None
+
+
+@dataclass
 class _Owed:
-    """What one parameter owes in one step or the next; either form may be missing."""
+    """What one parameter owes in one step or the next; every form may be missing."""
 
     record: ParameterRecord
     blocks: Residual | None = None
     array: Tensor | None = None
+    grid: _Grid | None = None
 
 
 @dataclass
@@ -84,6 +117,7 @@ class Residuals:
         self._owed: dict[int, _Owed] = {}
         self._spare: dict[int, Tensor] = {}
         self._step = _Step()
+        self._not_finite: dict[int, Tensor] = {}  # bool [1] on the device, for each bucket
 
     def begin_step(self, scale: float) -> None:
         """Settles the step before; the gradients of this one are ``scale`` times too large."""
@@ -95,9 +129,19 @@ class Residuals:
         """A bucket of this step came out with a value that is not finite."""
         self._step.rejected = True
 
+    def reject_if(self, bucket: int, not_finite: Tensor) -> None:
+        """The same where only the device knows: a bool on it, for a bucket by any number.
+
+        Each bucket has its own flag, as they may end on several streams.
+        """
+        if bucket not in self._not_finite:
+            self._not_finite[bucket] = torch.zeros_like(not_finite).view(1)
+        self._not_finite[bucket].copy_(not_finite)
+
     def settle(self) -> None:
         """Makes what the step has left count, unless it was rejected; calling it again is fine."""
         step, self._step = self._step, _Step(rejected=self._step.rejected)
+        self._settle_grids()
         if step.rejected:
             self._spare.update(step.arrays)
             return
@@ -109,6 +153,44 @@ class Residuals:
                 self._spare[key] = before
         for key, change, adds in step.changes:
             _change(self.array(self._owed[key].record), change, adds)
+
+    def _settle_grids(self) -> None:
+        flags = list(self._not_finite.values())
+        if not flags:
+            return
+        rejected = torch.cat(flags).any()
+        for owed in self._owed.values():
+            if owed.grid is not None:
+                owed.grid.settle(rejected)
+        for flag in flags:
+            flag.zero_()
+
+    # --------------------------------------------------------------------------------------------
+    # Grids
+    # --------------------------------------------------------------------------------------------
+
+    def take_grid(self, record: ParameterRecord, device: torch.device) -> tuple[Tensor, Tensor]:
+        """What a parameter owes, at this step's scale: bool [nblocks], float32 [nblocks, block].
+
+        The caller is to put what it owes next, in any case.
+        """
+        owed = self._of(record)
+        if owed.grid is None:
+            mask = torch.zeros(record.nblocks, dtype=torch.bool, device=device)
+            rows = torch.zeros(record.nblocks, record.block, device=device)
+            if owed.blocks is not None:  # what was loaded
+                self.take(record, record.block)
+                where = owed.blocks.blocks.to(device)
+                mask[where], rows[where] = True, owed.blocks.rows.to(device)
+            owed.grid = _Grid(mask, rows, mask.clone(), rows.clone())
+        return owed.grid.mask, _divided(owed.grid.rows, 1.0 / self.scale)
+
+    def put_grid(self, record: ParameterRecord, mask: Tensor, rows: Tensor) -> None:
+        """What a parameter owes next; ``rows`` are at this step's scale."""
+        grid = self._of(record).grid
+        assert grid is not None
+        grid.next_mask.copy_(mask)
+        grid.next_rows.copy_(_divided(rows, self.scale))
 
     # --------------------------------------------------------------------------------------------
     # Blocks
@@ -184,6 +266,8 @@ class Residuals:
         """What a parameter owes, as blocks; None if nothing."""
         self.settle()
         owed = self._owed.get(id(record))
+        if owed is not None and owed.grid is not None:
+            return owed.grid.blocks()
         if owed is None or owed.array is None:
             return owed.blocks if owed else None
         nblocks = -(-record.numel // record.block)
@@ -198,8 +282,9 @@ class Residuals:
         self.settle()
         saved = {"owed": torch.zeros(record.numel)} if array else {}
         owed = self._owed.get(id(record))
-        if owed is not None and owed.blocks is not None:
-            saved |= {"owed_blocks": owed.blocks.blocks, "owed_rows": owed.blocks.rows}
+        blocks = owed.grid.blocks() if owed and owed.grid else owed and owed.blocks
+        if blocks:
+            saved |= {"owed_blocks": blocks.blocks, "owed_rows": blocks.rows}
         if owed is not None and owed.array is not None:
             saved["owed"] = owed.array.clone()  # the next steps write it
         return saved
@@ -226,5 +311,6 @@ def _divided(rows: Tensor, divisor: float) -> Tensor:
     if divisor == 1.0:
         return rows
     quotient = torch.empty_like(rows)
-    ops.values_convert(rows.view(-1), quotient.view(-1), divisor, parallel=False)
+    convert = ops_for(rows.device).values_convert
+    convert(rows.view(-1), quotient.view(-1), divisor, parallel=False)
     return quotient

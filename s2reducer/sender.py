@@ -14,6 +14,7 @@ from torch.futures import Future
 from s2reducer import ops
 from s2reducer.constants import FLOOR_NBYTES, Cost
 from s2reducer.device import future_on
+from s2reducer.device_lists import missing
 from s2reducer.engine import Engine, engine_of
 from s2reducer.errors import S2Error
 from s2reducer.failure import Failure
@@ -21,6 +22,7 @@ from s2reducer.job import Job, Part
 from s2reducer.ledger import Ledger
 from s2reducer.lossy import is_lossy, lossy_stage
 from s2reducer.ordered_engine import OrderedEngine
+from s2reducer.ordered_sketch import begin_sketch
 from s2reducer.ordered_stages import begin_blocks, begin_rows
 from s2reducer.plans.choice import dense_cost
 from s2reducer.plans.dense import begin_dense, begin_ranges, begin_sparse_tensor
@@ -192,6 +194,9 @@ class Sender:
         if isinstance(self._engine, OrderedEngine):
             dense = self._begin_segments_that_stay_dense(job)
             begin = partial(begin_blocks, job, dense)
+            if job.config.plan == "sketch":
+                begin = partial(begin_sketch, job)
+                waits = waits and not job.config.sketch.reads_nothing
             pending = [self._engine.submit(job, begin, self._lanes_done, waits)]
             if waits:
                 self._flush_after_backward()
@@ -271,9 +276,8 @@ class Sender:
                     value = future.value()  # raises what a collective raised
                     if isinstance(value, Outcome):
                         result = value.unwrap()
-                owes = job.config.owes and job.transport.way == LANES
-                if owes and not _is_finite(result):
-                    job.residuals.reject()
+                if job.config.owes:
+                    _reject_unless_finite(job, result)
                 if self._replicas.wants(job.step):
                     self._replicas.take(job.step, place, job.layout, result)
             except S2Error:
@@ -301,14 +305,15 @@ class Sender:
 
 def _owes(job: Job, lossy: bool) -> bool:
     """Whether the bucket may leave something for the next step, on some rank."""
-    if job.transport.way != LANES:
-        return False
     return job.config.error_feedback if lossy else job.config.owes_blocks
 
 
-def _is_finite(result: Tensor) -> bool:
+def _reject_unless_finite(job: Job, result: Tensor) -> None:
     values = result._values() if result.is_sparse else result
-    return ops.values_finite(values.reshape(-1), parallel=False)
+    if job.transport.way == ORDERED:
+        job.residuals.reject_if(id(job.layout), ~values.isfinite().all())
+    elif job.transport.way == LANES and not ops.values_finite(values.reshape(-1), parallel=False):
+        job.residuals.reject()
 
 
 def _dense_reason(job: Job, lossy: bool) -> str | None:
@@ -330,9 +335,10 @@ def _dense_reason(job: Job, lossy: bool) -> str | None:
     if transport.way == ORDERED:
         if buffer.is_sparse:
             return None  # there is no sparse AllReduce
-        if lossy or config.plan == "sketch":
-            name = "select and wire" if lossy else "sketch"
-            return f"{name}, not supported over {transport.backend} yet"
+        if lossy:
+            return f"select and wire, not supported over {transport.backend} yet"
+        if config.plan == "sketch" and (lacks := missing(buffer.device)):
+            return f"sketch, for which {lacks}"
     if lossy:
         return None
     reason = config.dense_reason(buffer.dtype)

@@ -27,6 +27,9 @@ class SketchConfig:
         error_feedback: with ``"estimate"`` and one row, each rank keeps what the estimate missed
             and adds it to its next gradient; estimates are then damped, or the errors would grow
             from step to step (``docs/sketch.md``).
+        peel_rounds: rounds of peeling at most, after which blocks count as stuck; None for as many
+            as there are, over NCCL 32.  There each takes its time whether or not it finds
+            anything, since the host does not wait to see.
 
     Raises:
         TypeError, ValueError: a setting is not of its kind, or not among the accepted values.
@@ -38,6 +41,13 @@ class SketchConfig:
     on_overflow: str = "repair"
     fixed: bool = False
     error_feedback: bool = False
+    peel_rounds: int | None = None
+
+    @property
+    def reads_nothing(self) -> bool:
+        """Whether nothing that follows from values changes what is sent, once a first step has
+        shown the sizes of the tables."""
+        return self.fixed and self.on_overflow != "repair"
 
     @property
     def owes(self) -> bool:
@@ -46,6 +56,8 @@ class SketchConfig:
 
     def __post_init__(self) -> None:
         whole("sketch rows", self.rows, 1, MOST_ROWS)
+        if self.peel_rounds is not None:
+            whole("sketch peel_rounds", self.peel_rounds, 1, (1 << 31) - 1)
         for name, least in (("cells", 0.0), ("margin", 1.0)):
             value = number(f"sketch {name}", getattr(self, name))
             if not least <= value <= 1000.0 or value == 0.0:

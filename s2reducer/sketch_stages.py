@@ -88,7 +88,7 @@ class _Kind(ABC, Generic[Result]):
         """The result of the bucket."""
 
 
-def _expected(records: Sequence[ParameterRecord], config: SketchConfig) -> list[int] | None:
+def expected_unions(records: Sequence[ParameterRecord], config: SketchConfig) -> list[int] | None:
     """Blocks that are expected in the union of each segment; None unless all are known of."""
     unions = [record.expected_union(config.fixed, config.margin) for record in records]
     known = [union for union in unions if union is not None]
@@ -97,7 +97,7 @@ def _expected(records: Sequence[ParameterRecord], config: SketchConfig) -> list[
 
 def _begin(kind: _Kind[Result], transport: Transport) -> Begun[Result, Union]:
     job, config = kind.job, kind.job.config.sketch
-    expected = _expected(kind.records, config)
+    expected = expected_unions(kind.records, config)
     known: Union | None = None
     if expected is None:
         job.round = "union"
@@ -153,7 +153,7 @@ class _Bucket(_Kind[Tensor]):
     def __init__(self, job: Job) -> None:
         config, layout = job.config.sketch, job.compared
         self.layout = layout
-        expected = _expected(layout.records, config)
+        expected = expected_unions(layout.records, config)
         whole = [False] * len(layout.records)
         if expected is not None:
             whole = are_whole(layout, expected, config)
@@ -167,17 +167,13 @@ class _Bucket(_Kind[Tensor]):
         sent_before = transport.bytes_sent
         flags = torch.zeros((len(own.finite) + 7) // 8 * 8, dtype=torch.uint8)
         flags[: len(own.finite)] = ~torch.tensor(own.finite)
-        # A word and its complement: where ranks differ in a bit, both have it in the OR.
-        words = torch.tensor([identity(layout, self.job.dtype), self.job.step])
-        words = torch.cat([words, ~words]).view(torch.uint8)
+        words = words_of(self.job)
         message = torch.cat([own.bitmap, flags, words])
         transport.or_bitmap(message)
 
         sizes = [own.bitmap.numel(), flags.numel(), words.numel()]
         bitmap, flags, words = torch.split_with_sizes(message, sizes)
-        for pair, name in zip(words.view(torch.int64).view(2, -1).t(), _WORDS, strict=True):
-            if int(pair[0] & pair[1]):
-                raise Disagreement(f"the ranks reduce different buckets: their {name} differ")
+        check_words(words)
         places = split_positions(bitmap, layout)
         self.job.counts = (list(map(len, own.places)), list(map(len, places)))
         self.bitmap = bitmap
@@ -206,6 +202,20 @@ class _Bucket(_Kind[Tensor]):
 
 
 _WORDS = ("segments or dtypes", "steps")
+
+
+def words_of(job: Job) -> Tensor:
+    """uint8, what ranks must have alike, and its complement: where they differ in a bit, both have
+    it in the OR."""
+    words = torch.tensor([identity(job.compared, job.dtype), job.step])
+    return torch.cat([words, ~words]).view(torch.uint8)
+
+
+def check_words(words: Tensor) -> None:
+    """Of the OR of the ranks' words; raises Disagreement, the same on every rank."""
+    for pair, name in zip(words.view(torch.int64).view(2, -1).t(), _WORDS, strict=True):
+        if int(pair[0] & pair[1]):
+            raise Disagreement(f"the ranks reduce different buckets: their {name} differ")
 
 
 # ------------------------------------------------------------------------------------------------

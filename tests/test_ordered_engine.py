@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from nccl_like import PLANS, Record, assert_alike, cases, make_pair, nccl_like, slow_link, steps_of
 from pairs import FLAGS, MODELS, STEPS, given, make_tables
-from ranks import Given, Ranks
+from ranks import SKETCH, Given, Ranks
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -143,7 +143,7 @@ def test_a_callback_comes_before_ddp_waits(ranks: Ranks, flags: str, nparameters
         assert len(steps[-1]) - 1 == nparameters
 
 
-def use_some(skip: bool) -> list[str]:
+def use_some(skip: bool, plan: str) -> list[str]:
     """Other ranks leave out tables 1 and 2, which rank 0 uses; nobody uses 4.
 
     Or nobody uses those, and 0 in every other step: so that the last bucket does not come although
@@ -153,7 +153,7 @@ def use_some(skip: bool) -> list[str]:
         pair = make_pair(
             record,
             make_tables,
-            {"plan": "owner"},
+            {"plan": plan},
             find_unused_parameters=True,
             skip_all_reduce_unused_params=skip,
         )
@@ -168,8 +168,9 @@ def use_some(skip: bool) -> list[str]:
 
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("count", cases([2, 3], 2))
-def test_buckets_that_are_left_out(ranks: Ranks, count: int, skip: bool) -> None:
-    results = ranks.run(count, use_some, skip)
+@pytest.mark.parametrize("plan", ["owner", SKETCH])
+def test_buckets_that_are_left_out(ranks: Ranks, plan: str, count: int, skip: bool) -> None:
+    results = ranks.run(count, use_some, skip, plan)
     assert_alike(results)
     after = [
         step[len(step) - step[::-1].index("returned") :] for step in steps_of(Record(results[0]))
@@ -178,10 +179,10 @@ def test_buckets_that_are_left_out(ranks: Ranks, count: int, skip: bool) -> None
     assert any("read" in rest for rest in after) == skip
 
 
-def join_unevenly() -> list[str]:
+def join_unevenly(plan: str) -> list[str]:
     """Ranks with 2, 4 and 6 batches; those that are done follow the others with zeros."""
     with nccl_like() as record:
-        pair = make_pair(record, make_tables, {"plan": "owner"})
+        pair = make_pair(record, make_tables, {"plan": plan})
         grads: dict[str, list[Tensor]] = {}
         for name, model in (("plain", pair.plain), ("hooked", pair.hooked)):
             grads[name] = []
@@ -195,16 +196,18 @@ def join_unevenly() -> list[str]:
     return [event for event in record.events if event not in ("hook", "returned")]
 
 
-def test_uneven_inputs_with_join(ranks: Ranks) -> None:
+@pytest.mark.parametrize("plan", ["owner", SKETCH])
+def test_uneven_inputs_with_join(ranks: Ranks, plan: str) -> None:
     """A rank that is done has its buckets outside of a backward pass, in the same order."""
-    results = ranks.run(3, join_unevenly)
+    results = ranks.run(3, join_unevenly, plan)
     assert_alike(results)
-    assert results[0].count("read") == 1 + 4 * (STEPS - 1)
+    first = 2 if plan == "sketch" else 1  # of the one bucket of the first step
+    assert results[0].count("read") == first + 4 * (STEPS - 1)
 
 
-def accumulate() -> list[str]:
+def accumulate(plan: str) -> list[str]:
     with nccl_like() as record:
-        pair = make_pair(record, make_tables, {"plan": "owner"})
+        pair = make_pair(record, make_tables, {"plan": plan})
         for step in range(STEPS):
             calls = len(pair.buckets)
             pair.step(given(pair.plain.module, 10 * step, 0.1), sync=False)
@@ -215,5 +218,6 @@ def accumulate() -> list[str]:
     return record.events
 
 
-def test_no_sync_accumulates(ranks: Ranks) -> None:
-    assert_alike(ranks.run(2, accumulate))
+@pytest.mark.parametrize("plan", ["owner", SKETCH])
+def test_no_sync_accumulates(ranks: Ranks, plan: str) -> None:
+    assert_alike(ranks.run(2, accumulate, plan))

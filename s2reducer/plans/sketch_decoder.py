@@ -20,7 +20,7 @@ from s2reducer.transport import Transport
 
 # Rows are repaired whose error may be above this share of their largest element.  Largest elements
 # are found alike on every machine, as sums of squares might not be.
-_POOR = 2.0**-16
+POOR = 2.0**-16
 
 
 @dataclass
@@ -132,9 +132,10 @@ class Decoder:
             rows = torch.zeros(places.numel(), table.block)
             return Decoded(table, cells, places, sizes, rows, everything, ~everything)
         magnitudes = magnitudes_of(table, total, self.config)
-        peeled = peel(cells, table.seed, places, nranks, magnitudes)
+        max_rounds = self.config.peel_rounds or 0
+        peeled = peel(cells, table.seed, places, nranks, magnitudes, max_rounds)
         rows, stuck = peeled.values, ~peeled.decoded
-        poor = peeled.bounds > _POOR * peeled.norms  # stuck ones have infinite bounds
+        poor = peeled.bounds > POOR * peeled.norms  # stuck ones have infinite bounds
         if not ops.values_finite(rows.view(-1), parallel=False):
             # The sum of a cell may be finite although a part of it is not.
             return Decoded(table, cells, places, sizes, rows, everything, ~everything)
