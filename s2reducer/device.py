@@ -14,6 +14,11 @@ from torch import Tensor
 from torch.futures import Future
 
 
+def is_capturing(tensor: Tensor) -> bool:
+    """Whether work on ``tensor`` would go into a CUDA graph, and not be done now."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """``tensor`` on ``device``, by a copy on the current stream for which the host does not wait.
 

@@ -11,10 +11,13 @@ from torch.amp import GradScaler
 from torch.futures import Future
 
 from s2reducer.bucket_order import BucketOrder
+from s2reducer.capture import refusal
 from s2reducer.chooser import Chooser
 from s2reducer.config import Config, first_difference
 from s2reducer.constants import ON_DEVICES
 from s2reducer.ddp_module import DdpModule
+from s2reducer.device import is_capturing
+from s2reducer.errors import S2Error
 from s2reducer.exchange import Header, compare, identity
 from s2reducer.failure import Failure
 from s2reducer.job import Job
@@ -250,6 +253,7 @@ class S2State:
     @torch.no_grad()
     def _reduce(self, bucket: Any) -> Future[Tensor]:
         self._failure.refuse(self.step)
+        self._refuse_capture(bucket)
         job: Job | None = None
         try:
             layout = self._admit(bucket)
@@ -264,6 +268,15 @@ class S2State:
         except Exception as error:
             self._sender.give_up(error)
             raise self._failure.report(error, job or self.step) from error
+
+    def _refuse_capture(self, bucket: Any) -> None:
+        """Before anything has been done for the bucket, so that the state stays as it is."""
+        if isinstance(bucket, tuple) or not is_capturing(bucket.buffer()):
+            return
+        layout = self._layouts.layout(bucket.parameters())
+        reason = refusal(self.config, self.scaler, bucket.buffer(), layout)
+        if reason is not None:
+            raise S2Error(reason)
 
     def _admit(self, bucket: Any) -> Layout:
         """Checks what DDP handed over, counts the step, and gives the bucket's layout."""
