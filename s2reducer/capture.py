@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 
 from s2reducer.config import Config
+from s2reducer.device_lists import waits_for_lengths
 from s2reducer.segments import Layout
 
 
@@ -21,6 +22,8 @@ def refusal(
     found = _settings(config, scaler)
     if buffer.is_sparse:
         found = f"the {layout.describe()} is a COO gradient"
+    elif config.plan == "sketch" and waits_for_lengths(buffer.device):
+        found = "the operators at hand want to know how long lists are"
     if found is not None:
         return (
             'a CUDA graph can capture the hook with plan="dense", or with plan="sketch" and '

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Blocks of which only the device knows how many there are, and sketches of them.
 
-A list has room for all blocks that may come, and ``count``, int64 [1], says how many of them did.
-What lies behind these means nothing.  So nothing waits for the device, and the same kernels run on
-whatever comes, as a CUDA graph asks for.
+A list has room for all blocks that may come, and a count of those that did.  What lies behind these
+means nothing.  So nothing waits for the device, and the same kernels run on whatever comes, as a
+CUDA graph asks for.
 
-On the CPU the operators of ``ops.py`` get what the count says.  On CUDA devices there are twins of
-them that take the count themselves, in an object of their own which may not be there:
+The operators of ``ops.py`` want to know the length.  On the CPU that is no matter.  On CUDA devices
+they may have twins that take the count, int64 [1], from the device:
 
     sketch_insert_counted(Tensor(a!) table, int seed, Tensor ids, Tensor count, Tensor values) -> ()
     sketch_weigh_counted(Tensor(a!) magnitudes, int seed, Tensor ids, Tensor count, Tensor values)
@@ -16,24 +16,35 @@ them that take the count themselves, in an object of their own which may not be 
     sketch_peel_counted(Tensor(a!) table, int seed, Tensor ids, Tensor count, int nranks,
         Tensor? magnitudes, int max_rounds, Tensor(b!) values, Tensor(c!) decoded,
         Tensor(d!) bounds, Tensor(e!) norms) -> ()
+
+Where these are not there, the host waits for the length of every list.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from s2reducer import ops
+from s2reducer.device import HostCopy
 
 _ops: Any = torch.ops.s2reducer
 
 
-def missing(device: torch.device) -> str | None:
-    """What is missing for sketches on a device; None if nothing is."""
-    if device.type == "cpu" or hasattr(_ops, "sketch_peel_counted"):
+def missing(device: torch.device, operator: str) -> str | None:
+    """Why an operator cannot work there, in words; None if it can."""
+    if device.type != "cuda":
         return None
-    return f"s2reducer was built without kernels for {device.type.upper()}"
+    if torch._C._dispatch_has_kernel_for_dispatch_key(f"s2reducer::{operator}", "CUDA"):
+        return None
+    return "s2reducer is built without its CUDA kernels"
+
+
+def waits_for_lengths(device: torch.device) -> bool:
+    """Whether sketches make the host wait for the lengths of lists."""
+    return device.type != "cpu" and not hasattr(_ops, "sketch_peel_counted")
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,12 @@ class Chosen:
 
     order: Tensor
     count: Tensor
+
+    @cached_property
+    def length(self) -> int:
+        """The count; the host waits for it."""
+        (count,) = (self.count,) if self.count.device.type == "cpu" else HostCopy(self.count).wait()
+        return int(count)
 
     def valid(self) -> Tensor:
         """bool [N], which places in the order have a chosen one."""
@@ -80,38 +97,41 @@ def bitmap_of(bits: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------------------
 
 
-def sketch_insert(table: Tensor, seed: int, ids: Tensor, count: Tensor, values: Tensor) -> None:
-    """``ops.sketch_insert`` of the first ``count``."""
-    if table.device.type != "cpu":
-        _ops.sketch_insert_counted.default(table, ops.signed(seed), ids, count, values)
-        return
-    n = int(count)
-    ops.sketch_insert(table, seed, ids[:n], values[:n])
+def _takes_counts(table: Tensor) -> bool:
+    return table.device.type != "cpu" and not waits_for_lengths(table.device)
 
 
-def sketch_weigh(magnitudes: Tensor, seed: int, ids: Tensor, count: Tensor, values: Tensor) -> None:
-    """``ops.sketch_weigh`` of the first ``count``."""
-    if magnitudes.device.type != "cpu":
-        _ops.sketch_weigh_counted.default(magnitudes, ops.signed(seed), ids, count, values)
-        return
-    n = int(count)
-    ops.sketch_weigh(magnitudes, seed, ids[:n], values[:n])
+def sketch_insert(table: Tensor, seed: int, ids: Tensor, chosen: Chosen, values: Tensor) -> None:
+    """``ops.sketch_insert`` of the chosen ones, which ``ids`` and ``values`` begin with."""
+    if _takes_counts(table):
+        _ops.sketch_insert_counted.default(table, ops.signed(seed), ids, chosen.count, values)
+    else:
+        ops.sketch_insert(table, seed, ids[: chosen.length], values[: chosen.length])
 
 
-def sketch_estimate(table: Tensor, seed: int, ids: Tensor, count: Tensor) -> Tensor:
-    """float32 [N, block]: ``ops.sketch_estimate`` of the first ``count``."""
+def sketch_weigh(
+    magnitudes: Tensor, seed: int, ids: Tensor, chosen: Chosen, values: Tensor
+) -> None:
+    """``ops.sketch_weigh`` of the chosen ones."""
+    if _takes_counts(magnitudes):
+        _ops.sketch_weigh_counted.default(magnitudes, ops.signed(seed), ids, chosen.count, values)
+    else:
+        ops.sketch_weigh(magnitudes, seed, ids[: chosen.length], values[: chosen.length])
+
+
+def sketch_estimate(table: Tensor, seed: int, ids: Tensor, chosen: Chosen) -> Tensor:
+    """float32 [N, block]: ``ops.sketch_estimate`` of the chosen ones."""
     values = table.new_zeros(len(ids), table.shape[2])
-    if table.device.type != "cpu":
-        _ops.sketch_estimate_counted.default(table, ops.signed(seed), ids, count, values)
-        return values
-    n = int(count)
-    ops.sketch_estimate(table, seed, ids[:n], values[:n])
+    if _takes_counts(table):
+        _ops.sketch_estimate_counted.default(table, ops.signed(seed), ids, chosen.count, values)
+    else:
+        ops.sketch_estimate(table, seed, ids[: chosen.length], values[: chosen.length])
     return values
 
 
 @dataclass(frozen=True)
 class Peeled:
-    """What ``ops.sketch_peel`` writes, of N blocks; zeros behind the first ``count``."""
+    """What ``ops.sketch_peel`` writes, of N blocks; zeros behind the chosen ones."""
 
     values: Tensor
     decoded: Tensor
@@ -123,12 +143,12 @@ def sketch_peel(
     table: Tensor,
     seed: int,
     ids: Tensor,
-    count: Tensor,
+    chosen: Chosen,
     nranks: int,
     magnitudes: Tensor,
     max_rounds: int,
 ) -> Peeled:
-    """``ops.sketch_peel`` of the first ``count``, in 1 to ``max_rounds`` rounds."""
+    """``ops.sketch_peel`` of the chosen ones, in 1 to ``max_rounds`` rounds."""
     n = len(ids)
     peeled = Peeled(
         table.new_zeros(n, table.shape[2]),
@@ -136,35 +156,19 @@ def sketch_peel(
         table.new_zeros(n),
         table.new_zeros(n),
     )
-    values, decoded, bounds, norms = vars(peeled).values()
-    if table.device.type != "cpu":
-        _ops.sketch_peel_counted.default(
-            table,
-            ops.signed(seed),
-            ids,
-            count,
-            nranks,
-            magnitudes,
-            max_rounds,
-            values,
-            decoded,
-            bounds,
-            norms,
-        )
+    outputs = list(vars(peeled).values())
+    given = (nranks, magnitudes, max_rounds)
+    if _takes_counts(table):
+        count = chosen.count
+        _ops.sketch_peel_counted.default(table, ops.signed(seed), ids, count, *given, *outputs)
         return peeled
-    n = int(count)
-    scratch = torch.empty(ops.sketch_scratch_nbytes(table, n), dtype=torch.uint8)
-    ops.sketch_peel(
-        table,
-        seed,
-        ids[:n],
-        nranks,
-        magnitudes,
-        values[:n],
-        decoded[:n],
-        bounds[:n],
-        norms[:n],
-        scratch,
-        max_rounds,
+    length = chosen.length
+    # On a device the operator has a scratch of its own.
+    nbytes = ops.sketch_scratch_nbytes(table, length) if table.device.type == "cpu" else 0
+    scratch = table.new_empty(nbytes, dtype=torch.uint8)
+    counts = table.new_empty(2, dtype=torch.int64)
+    outputs = [output[:length] for output in outputs]
+    _ops.sketch_peel.default(
+        table, ops.signed(seed), ids[:length], *given, *outputs, scratch, counts
     )
     return peeled

@@ -174,7 +174,7 @@ def _reduce(
             plan = begin_rows(job, index)
             return lambda: _the_only(plan())
         reason = _dense_reason(buffer, config)
-        if reason is None and sketch and (lacks := missing(buffer.device)):
+        if reason is None and sketch and (lacks := missing(buffer.device, "sketch_peel")):
             reason = f"sketch, for which {lacks}"
         if reason is not None:
             return lambda: dense_stage(job, reason)

@@ -77,7 +77,7 @@ def decode(
     is_finite = summed.isfinite().all()
     summed.masked_fill_(~is_finite, 0.0)  # what is not would go round among the cells
     rounds = config.peel_rounds or _ROUNDS
-    peeled = sketch_peel(cells, table.seed, ids, chosen.count, nranks, magnitudes, rounds)
+    peeled = sketch_peel(cells, table.seed, ids, chosen, nranks, magnitudes, rounds)
     # The sum of a cell may be finite although a part of it is not.
     is_finite &= peeled.values.isfinite().all()
     rows = peeled.values.masked_fill_(~is_finite, 0.0)
@@ -103,15 +103,15 @@ def _defer(one: Decoded) -> None:
 
 
 def _estimate(one: Decoded, table: Table, cells: Tensor, ids: Tensor, config: SketchConfig) -> None:
-    estimates = sketch_estimate(cells, table.seed, ids, one.chosen.count)
+    estimates = sketch_estimate(cells, table.seed, ids, one.chosen)
     if config.error_feedback:
         damping = _damping(one, table)
         estimates /= damping
         part = one.part
         own = torch.zeros_like(cells)
         values = part.rows[part.chosen.order]
-        sketch_insert(own, table.seed, part.ids, part.chosen.count, values)
-        shares = sketch_estimate(own, table.seed, ids, one.chosen.count) / damping
+        sketch_insert(own, table.seed, part.ids, part.chosen, values)
+        shares = sketch_estimate(own, table.seed, ids, one.chosen) / damping
         one.owed = one.stuck, part.rows[one.chosen.order] - shares
     one.rows = torch.where(one.stuck.unsqueeze(1), estimates, one.rows)
 

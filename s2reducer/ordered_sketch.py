@@ -110,10 +110,10 @@ class _Bucket:
             total[begin:end] = own.divided(own.rows[number]).view(-1)[: end - begin]
         parts = [own.part(table.segments) for table in self._message.tables]
         for table, part in zip(self._message.tables, parts, strict=True):
-            count, values = part.chosen.count, part.divided[part.chosen.order]
-            sketch_insert(cells_of(table, total, config), table.seed, part.ids, count, values)
+            chosen, values = part.chosen, part.divided[part.chosen.order]
+            sketch_insert(cells_of(table, total, config), table.seed, part.ids, chosen, values)
             magnitudes = magnitudes_of(table, total, config)
-            sketch_weigh(magnitudes, table.seed, part.ids, count, values)
+            sketch_weigh(magnitudes, table.seed, part.ids, chosen, values)
         job.round = "sum of the sketches"
         self._transport.sum(total)
         self._decoded = [

@@ -337,7 +337,7 @@ def _dense_reason(job: Job, lossy: bool) -> str | None:
             return None  # there is no sparse AllReduce
         if lossy:
             return f"select and wire, not supported over {transport.backend} yet"
-        if config.plan == "sketch" and (lacks := missing(buffer.device)):
+        if config.plan == "sketch" and (lacks := missing(buffer.device, "sketch_peel")):
             return f"sketch, for which {lacks}"
     if lossy:
         return None

@@ -71,6 +71,10 @@ def test_what_has_to_come_before() -> None:
     layout.records[0].remember_union(3)
     assert ask(torch.zeros(40)) == ""
     assert "but the bucket of 5x8 is a COO gradient" in ask(torch.zeros(5, 8).to_sparse(1))
+    # A device without operators that take counts.
+    assert "the operators at hand want to know how long lists are" in ask(
+        torch.zeros(40).to("meta")
+    )
 
 
 def from_the_host(*arguments: Any) -> Tensor:
