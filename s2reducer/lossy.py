@@ -30,10 +30,11 @@ def is_lossy(job: Job) -> bool:
     """Whether ``select`` or ``wire`` concern a bucket."""
     if job.buffer.is_sparse or job.buffer.dtype not in _DTYPES:
         return False
-    return _narrows(job.config, job.dtype) or any(_selected(job))
+    return narrows(job.config, job.dtype) or any(selected(job))
 
 
-def _narrows(config: Config, dtype: torch.dtype) -> bool:
+def narrows(config: Config, dtype: torch.dtype) -> bool:
+    """Whether gradients of this dtype travel in fewer bits."""
     return config.wire is not None and dtype == torch.float32
 
 
@@ -41,7 +42,7 @@ def _selects_from(config: Config, record: ParameterRecord) -> bool:
     return config.select is not None and config.select.selects_from(record.shape)
 
 
-def _selected(job: Job) -> list[bool]:
+def selected(job: Job) -> list[bool]:
     """For each segment, whether it is selected from."""
     return [_selects_from(job.config, record) for record in job.layout.records]
 
@@ -50,17 +51,17 @@ def owes_array(config: Config, record: ParameterRecord) -> bool:
     """Whether these settings may leave an array of a parameter (``residuals.py``)."""
     if not config.error_feedback or record.dtype not in _DTYPES:
         return False
-    return _narrows(config, record.dtype) or _selects_from(config, record)
+    return narrows(config, record.dtype) or _selects_from(config, record)
 
 
 def lossy_stage(job: Job, transport: Transport) -> Stage | Begun[Tensor, Any]:
     """The first stage of a bucket that these settings concern."""
     job.plan, job.round = job.config.plan, "selection"
-    target, which = job.buffer, _selected(job)
+    target, which = job.buffer, selected(job)
     sent_before = transport.bytes_sent
     if isinstance(job.config.select, SharedTopK):
         compare(transport, Header(identity(job.layout, job.dtype), job.step), target.device)
-    narrow = _narrow(job, which) if _narrows(job.config, job.dtype) else None
+    narrow = _narrow(job, which) if narrows(job.config, job.dtype) else None
     chosen = _select(job, which, target, transport)
     index = _known_index(job, which, chosen, transport, sent_before)
     if index is None and any(which):

@@ -4,7 +4,8 @@
 There are two forms.  *Blocks* are for what is seldom owed, such as the stuck blocks of a sketch.
 An *array* of float32 with the parameter's elements, in memory order, is for what a selection keeps
 or a narrow wire rounds away.  Where only a device knows which blocks are owed, there is room for
-all of them, and a mask: a *grid*.
+all of them, and a mask: a *grid*.  On a device all is written in place, where a CUDA graph looks
+for it.
 
 What a step leaves counts from the next step on, and only if every bucket came out finite.  A step
 that a GradScaler skips must lose nothing and gain nothing: then what was owed before is owed again.
@@ -58,13 +59,9 @@ class _Grid:
     next_rows: Tensor
 
     def settle(self, rejected: Tensor) -> None:
-        """Takes what the step has left, unless it was rejected: a bool on the device.
-
-        In place, as a CUDA graph finds it there the next time.
-        """
-        for before, after in ((self.mask, self.next_mask), (self.rows, self.next_rows)):
-            before.copy_(torch.where(rejected, before, after))
-            after.copy_(before)
+        """Takes what the step has left, unless it was rejected: a bool on the device."""
+        _take_over(self.mask, self.next_mask, rejected)
+        _take_over(self.rows, self.next_rows, rejected)
 
     def blocks(self) -> Residual | None:
         """On the CPU."""
@@ -79,6 +76,7 @@ class _Owed:
     record: ParameterRecord
     blocks: Residual | None = None
     array: Tensor | None = None
+    next_array: Tensor | None = None  # on a device
     grid: _Grid | None = None
 
 
@@ -141,7 +139,7 @@ class Residuals:
     def settle(self) -> None:
         """Makes what the step has left count, unless it was rejected; calling it again is fine."""
         step, self._step = self._step, _Step(rejected=self._step.rejected)
-        self._settle_grids()
+        self._settle_on_device()
         if step.rejected:
             self._spare.update(step.arrays)
             return
@@ -154,7 +152,7 @@ class Residuals:
         for key, change, adds in step.changes:
             _change(self.array(self._owed[key].record), change, adds)
 
-    def _settle_grids(self) -> None:
+    def _settle_on_device(self) -> None:
         flags = list(self._not_finite.values())
         if not flags:
             return
@@ -162,11 +160,13 @@ class Residuals:
         for owed in self._owed.values():
             if owed.grid is not None:
                 owed.grid.settle(rejected)
+            if owed.array is not None and owed.next_array is not None:
+                _take_over(owed.array, owed.next_array, rejected)
         for flag in flags:
             flag.zero_()
 
     # --------------------------------------------------------------------------------------------
-    # Grids
+    # On a device
     # --------------------------------------------------------------------------------------------
 
     def take_grid(self, record: ParameterRecord, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -191,6 +191,24 @@ class Residuals:
         assert grid is not None
         grid.next_mask.copy_(mask)
         grid.next_rows.copy_(_divided(rows, self.scale))
+
+    def array_on(self, record: ParameterRecord, device: torch.device) -> Tensor:
+        """float32 [numel], what a parameter owes; to be read."""
+        owed = self._of(record)
+        if owed.next_array is None:
+            loaded = owed.array
+            owed.array = torch.zeros(record.numel, device=device)
+            if loaded is not None:
+                owed.array.copy_(loaded)
+            owed.next_array = owed.array.clone()
+        assert owed.array is not None
+        return owed.array
+
+    def put_array(self, record: ParameterRecord, array: Tensor) -> None:
+        """float32 [numel], what the parameter owes next."""
+        owed = self._of(record)
+        assert owed.next_array is not None
+        owed.next_array.copy_(array)
 
     # --------------------------------------------------------------------------------------------
     # Blocks
@@ -272,7 +290,7 @@ class Residuals:
             return owed.blocks if owed else None
         nblocks = -(-record.numel // record.block)
         rows = torch.zeros(nblocks, record.block)
-        rows.view(-1)[: record.numel] = owed.array
+        rows.view(-1)[: record.numel].copy_(owed.array)
         blocks = rows.any(dim=1).nonzero().view(-1)
         return Residual(blocks, rows[blocks]) if blocks.numel() else None
 
@@ -286,7 +304,7 @@ class Residuals:
         if blocks:
             saved |= {"owed_blocks": blocks.blocks, "owed_rows": blocks.rows}
         if owed is not None and owed.array is not None:
-            saved["owed"] = owed.array.clone()  # the next steps write it
+            saved["owed"] = torch.empty(record.numel).copy_(owed.array)  # the next steps write it
         return saved
 
     def load(self, record: ParameterRecord, saved: dict[str, Tensor]) -> None:
@@ -299,6 +317,11 @@ class Residuals:
 
     def _of(self, record: ParameterRecord) -> _Owed:
         return self._owed.setdefault(id(record), _Owed(record))
+
+
+def _take_over(before: Tensor, after: Tensor, rejected: Tensor) -> None:
+    before.copy_(torch.where(rejected, before, after))
+    after.copy_(before)
 
 
 def _change(array: Tensor, change: Residual, adds: bool) -> None:

@@ -20,8 +20,9 @@ from s2reducer.errors import S2Error
 from s2reducer.failure import Failure
 from s2reducer.job import Job, Part
 from s2reducer.ledger import Ledger
-from s2reducer.lossy import is_lossy, lossy_stage
+from s2reducer.lossy import is_lossy, lossy_stage, narrows
 from s2reducer.ordered_engine import OrderedEngine
+from s2reducer.ordered_lossy import begin_lossy
 from s2reducer.ordered_sketch import begin_sketch
 from s2reducer.ordered_stages import begin_blocks, begin_rows
 from s2reducer.plans.choice import dense_cost
@@ -88,12 +89,11 @@ class Sender:
         job.plan = job.config.plan
         job.residuals.in_use |= _owes(job, lossy)
         waits = job.layout.memory.followed and not last
-        if lossy:
-            assert isinstance(self._engine, Engine)
+        if isinstance(self._engine, Engine) and lossy:
             lanes = self._engine.submit(job, partial(lossy_stage, job), self._lanes_done)
             return self._finish_later(job, [lanes], [], place, begun)
         if not joins:
-            return self._scan(job, waits, place, begun)
+            return self._scan(job, lossy, waits, place, begun)
         return self._send_rows(job, waits, place, begun)
 
     def give_up(self, error: Exception) -> None:
@@ -188,13 +188,15 @@ class Sender:
         self._ledger.sent_from_hook(job, part)
         return self._finish_later(job, [pending] if pending else [], [job.plan], place, begun)
 
-    def _scan(self, job: Job, waits: bool, place: int, begun: float) -> Future[Tensor]:
+    def _scan(self, job: Job, lossy: bool, waits: bool, place: int, begun: float) -> Future[Tensor]:
         """Scans the bucket here, while it is still in the caches, and leaves the rest to others."""
         assert self._engine is not None
         if isinstance(self._engine, OrderedEngine):
             dense = self._begin_segments_that_stay_dense(job)
             begin = partial(begin_blocks, job, dense)
-            if job.config.plan == "sketch":
+            if lossy:
+                begin = partial(begin_lossy, job)
+            elif job.config.plan == "sketch":
                 begin = partial(begin_sketch, job)
                 waits = waits and not job.config.sketch.reads_nothing
             pending = [self._engine.submit(job, begin, self._lanes_done, waits)]
@@ -335,8 +337,10 @@ def _dense_reason(job: Job, lossy: bool) -> str | None:
     if transport.way == ORDERED:
         if buffer.is_sparse:
             return None  # there is no sparse AllReduce
-        if lossy:
-            return f"select and wire, not supported over {transport.backend} yet"
+        if narrows(config, buffer.dtype):
+            return f"wire, not supported over {transport.backend} yet"
+        if lossy and (lacks := missing(buffer.device, "select_top")):
+            return f"select, for which {lacks}"
         if config.plan == "sketch" and (lacks := missing(buffer.device, "sketch_peel")):
             return f"sketch, for which {lacks}"
     if lossy:
