@@ -10,10 +10,6 @@
 /* Rows up to this size are staged: two vectors of 64 bytes, since a call costs as much as a few. */
 #define STAGED_ROW_NBYTES 128
 
-/* An output of this size will not be read back from the caches, whatever we do: stream it.  It is
- * several second-level caches (1 to 2 MB), and a core's share of a third-level one is less. */
-#define STREAM_NBYTES (INT64_C(8) * 1024 * 1024)
-
 /* ---------------------------------------------------------------------------------------------- */
 /* Rows between the values and a dense array                                                      */
 /* ---------------------------------------------------------------------------------------------- */
@@ -182,7 +178,7 @@ static bool can_stream(const struct s2_rows *rows, int64_t n)
     uintptr_t addresses = (uintptr_t)rows->values | (uintptr_t)rows->packed;
 
     return rows->convert == NULL && rows->add == NULL && addresses % S2_CACHE_LINE_NBYTES == 0 &&
-           rows->row_nbytes % S2_CACHE_LINE_NBYTES == 0 && n >= STREAM_NBYTES / rows->row_nbytes;
+           rows->row_nbytes % S2_CACHE_LINE_NBYTES == 0 && n >= S2_STREAM_NBYTES / rows->row_nbytes;
 }
 
 /* Full rows by `body`, cut among threads; then the short one, if there is one, by `body_tail`. */

@@ -5,6 +5,10 @@
 
 #include "internal.h"
 
+/* An output of this size will not be read back from the caches, whatever we do: stream it.  It is
+ * several second-level caches (1 to 2 MB), and a core's share of a third-level one is less. */
+#define S2_STREAM_NBYTES (INT64_C(8) * 1024 * 1024)
+
 struct s2_rows {
     const int64_t *positions; /* ascending, all of one segment */
     int64_t first_bit;        /* of the segment */

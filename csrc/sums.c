@@ -2,9 +2,11 @@
 /*
  * Sums of the ranks' blocks.
  *
- * They are made piece by piece, in an accumulator that stays in the caches: what all ranks have of
- * a piece is added to it, then it is divided and written.  So rows are read once and sums written
- * once, and nothing else goes to memory.
+ * Rows that are long enough are summed block by block, in registers: lists of some blocks say where
+ * each has its rows.  Of short rows such lists would be half of the work.  They are summed piece by
+ * piece, in an accumulator that stays in the caches: what all ranks have of a piece is added to it,
+ * then it is divided and written.  Either way rows are read once and sums written once, and nothing
+ * else goes to memory.
  */
 #include "rows.h"
 
@@ -17,12 +19,20 @@
 #define AHEAD_NBYTES 8192
 #define STEP_NBYTES  2048
 
-/*
- * What BFLOAT16 is divided by before it is added, since it has the range of FLOAT32: a sum of
- * S2_MAX_RANKS could overflow although the mean does not.  Scaled by it all values are multiples of
- * 2^-141, above FLOAT32's smallest, and exact.
- */
-#define BFLOAT16_SCALE 256.0
+/* Shorter rows are summed in the accumulator: below two cache lines, the lists and the loop over a
+ * block's rows cost more than they save. */
+#define LONG_ROW_NBYTES 128
+
+/* Blocks and rows of the lists: 16 KB, half of a first-level cache, for eight blocks or more with a
+ * row of every rank. */
+#define LISTED_BLOCKS 64
+#define LISTED_ROWS   2048
+
+/* So much of all ranks' rows together is asked for before its turn: a quarter of a first-level
+ * cache, and what a core reads in some hundred nanoseconds.  Of each rank it is some lines at
+ * least, which a second-level cache holds for all ranks. */
+#define LISTED_AHEAD_NBYTES 8192
+#define LEAST_AHEAD_NBYTES  256
 
 union piece {
     float floats[PIECE_NBYTES / 4];
@@ -39,7 +49,10 @@ struct part {
 struct sums {
     s2_dtype dtype;
     int64_t width, wide_width; /* bytes of an element, and of one of the accumulator */
-    double before, after;      /* what rows are divided by, and then their sums */
+    double divisor;
+    double before, after; /* what rows are divided by, and then their sums */
+    s2_sum_kernel sum;
+    bool stream; /* sums go past the caches, where they can */
     s2_add_kernel add;
     s2_add_rows_kernel add_rows;
     s2_convert_kernel narrow; /* NULL: copy */
@@ -53,7 +66,7 @@ struct sums {
 };
 
 /* ---------------------------------------------------------------------------------------------- */
-/* A piece                                                                                        */
+/* A piece, in the accumulator                                                                    */
 /* ---------------------------------------------------------------------------------------------- */
 
 /* Elements of a segment, all in one block or the whole of some blocks but what a short one lacks.
@@ -185,6 +198,80 @@ static void sum_blocks(void *arg, int64_t begin, int64_t end)
     }
 }
 
+/* ---------------------------------------------------------------------------------------------- */
+/* A segment of long rows                                                                         */
+/* ---------------------------------------------------------------------------------------------- */
+
+struct lists {
+    const uint8_t *rows[LISTED_ROWS]; /* those of block b from b * nparts on, in rank order */
+    int32_t nrows[LISTED_BLOCKS];
+};
+
+/* Takes the rows of these blocks off the parts. */
+static void list_rows(const struct sums *s, struct part *parts, int64_t block, int64_t nblocks,
+                      struct lists *lists)
+{
+    const int64_t first_bit = s->segment->first_bit + block;
+    const size_t row_nbytes = (size_t)s->segment->block * (size_t)s->width;
+
+    memset(lists->nrows, 0, (size_t)nblocks * sizeof(*lists->nrows));
+    for (int64_t r = 0; r < s->nparts; r++) {
+        struct part *part = &parts[r];
+        for (; part->npositions != 0 && part->positions[0] < first_bit + nblocks;
+             part->positions++, part->npositions--, part->packed += row_nbytes) {
+            const int64_t b = part->positions[0] - first_bit;
+            lists->rows[b * s->nparts + lists->nrows[b]++] = part->packed;
+        }
+    }
+}
+
+static void sum_lists(const struct sums *s, const struct lists *lists, int64_t block,
+                      int64_t nblocks)
+{
+    const s2_segment *segment = s->segment;
+    const int64_t first = block * segment->block, left = segment->numel - first;
+    const int64_t nfull = s2_min(nblocks, left / segment->block), numel = nfull * segment->block;
+    struct s2_stacks stacks = {.rows = lists->rows,
+                               .nrows = lists->nrows,
+                               .stride = s->nparts,
+                               .nblocks = nfull,
+                               .length = segment->block,
+                               .ahead =
+                                   s2_max(LEAST_AHEAD_NBYTES, LISTED_AHEAD_NBYTES / s->nparts)};
+    uint8_t *sums = s->sums + (segment->offset + first) * s->width;
+    const uintptr_t lines = (uintptr_t)sums | (uintptr_t)segment->block * (uintptr_t)s->width;
+
+    s->sum(&stacks, s->divisor, sums, s->stream && lines % S2_CACHE_LINE_NBYTES == 0);
+    if (nfull != nblocks) { /* the last block is short */
+        stacks.rows += nfull * stacks.stride;
+        stacks.nrows += nfull;
+        stacks.nblocks = 1;
+        stacks.length = left - numel;
+        s->sum(&stacks, s->divisor, sums + numel * s->width, false);
+    }
+}
+
+static void sum_long_blocks(void *arg, int64_t begin, int64_t end)
+{
+    const struct sums *s = arg;
+    const int64_t step = s2_min(LISTED_BLOCKS, LISTED_ROWS / s->nparts);
+    struct part parts[S2_MAX_RANKS];
+    struct lists lists;
+
+    memcpy(parts, s->parts, (size_t)s->nparts * sizeof(*parts));
+    for (int64_t r = 0; r < s->nparts; r++)
+        drop_rows(s, &parts[r], s->segment->first_bit + begin);
+    for (int64_t block = begin; block < end; block += step) {
+        const int64_t nblocks = s2_min(step, end - block);
+        list_rows(s, parts, block, nblocks, &lists);
+        sum_lists(s, &lists, block, nblocks);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+/* All                                                                                            */
+/* ---------------------------------------------------------------------------------------------- */
+
 /* Takes what the parts have of the segment `s->segment` from `left` into `s->parts`. */
 static void take_segment(struct sums *s, struct part *left)
 {
@@ -198,10 +285,6 @@ static void take_segment(struct sums *s, struct part *left)
     }
 }
 
-/* ---------------------------------------------------------------------------------------------- */
-/* All                                                                                            */
-/* ---------------------------------------------------------------------------------------------- */
-
 static s2_status choose_arithmetic(struct sums *s, double divisor)
 {
     const bool in_double = s->dtype == S2_FLOAT32 || s->dtype == S2_FLOAT64;
@@ -210,13 +293,17 @@ static s2_status choose_arithmetic(struct sums *s, double divisor)
 
     s->width = s2_dtype_nbytes(s->dtype);
     s->wide_width = s2_dtype_nbytes(wide);
-    s->before = s->dtype == S2_BFLOAT16 ? BFLOAT16_SCALE : s->dtype == S2_FLOAT64 ? divisor : 1.0;
-    s->after = s->dtype == S2_BFLOAT16  ? divisor / BFLOAT16_SCALE
+    s->divisor = divisor;
+    s->before = s->dtype == S2_BFLOAT16  ? S2_BFLOAT16_SCALE
+                : s->dtype == S2_FLOAT64 ? divisor
+                                         : 1.0;
+    s->after = s->dtype == S2_BFLOAT16  ? divisor / S2_BFLOAT16_SCALE
                : s->dtype == S2_FLOAT64 ? 1.0
                                         : divisor;
     S2_RETURN_IF_ERROR(s2_convert_kernel_find(s->dtype, wide, s->before, &widen));
     S2_RETURN_IF_ERROR(s2_convert_kernel_find(wide, s->dtype, s->after, &s->narrow));
     S2_RETURN_IF_ERROR(s2_convert_kernel_find(wide, S2_FLOAT32, s->after, &s->lose));
+    s->sum = s2_kernels_current()->sum[s->dtype];
     s->add = s2_kernels_current()->add[s->dtype][wide];
     s->add_rows = s2_kernels_current()->add_rows[s->dtype][wide];
     return S2_OK;
@@ -231,6 +318,7 @@ s2_status s2_blocks_sum(const s2_layout *layout, const s2_packed *ranks, int64_t
 
     S2_RETURN_IF_ERROR(s2_layout_check_values(layout, sums, dtype));
     S2_RETURN_IF_ERROR(choose_arithmetic(&s, divisor));
+    s.stream = layout->numel >= S2_STREAM_NBYTES / s.width;
     if (nranks < 1 || nranks > S2_MAX_RANKS) return S2_BAD_SIZE;
     if (ranks == NULL) return S2_NULL_POINTER;
     for (int64_t r = 0; r < nranks; r++) {
@@ -245,8 +333,9 @@ s2_status s2_blocks_sum(const s2_layout *layout, const s2_packed *ranks, int64_t
         if (segment->numel == 0) continue;
         s.segment = segment;
         take_segment(&s, left);
-        s2_run(executor, s2_segment_nblocks(segment), s2_grain(block * s.wide_width), sum_blocks,
-               &s);
+        const bool listed = s.sum != NULL && lost == NULL && block * s.width >= LONG_ROW_NBYTES;
+        s2_run(executor, s2_segment_nblocks(segment), s2_grain(block * s.wide_width),
+               listed ? sum_long_blocks : sum_blocks, &s);
     }
     return S2_OK;
 }

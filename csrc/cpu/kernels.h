@@ -39,6 +39,29 @@ typedef void (*s2_add_rows_kernel)(const void *src, const int64_t *positions, in
                                    int64_t n, int64_t block, void *accumulator, double divisor,
                                    int64_t ahead);
 
+/*
+ * What BFLOAT16 is divided by before it is added, since it has the range of FLOAT32: a sum of
+ * S2_MAX_RANKS could overflow although the mean does not.  Scaled by it all values are multiples of
+ * 2^-141, above FLOAT32's smallest, and exact.
+ */
+#define S2_BFLOAT16_SCALE 256.0
+
+/* Rows of `length` elements in stacks: one for each of `nblocks` blocks. */
+struct s2_stacks {
+    const uint8_t *const *rows; /* of block b, `nrows[b]` from rows[b * stride] on */
+    const int32_t *nrows;
+    int64_t stride, nblocks, length;
+    int64_t ahead; /* so many bytes before its turn, the memory behind a row is asked for */
+};
+
+/*
+ * sums = the sum of each stack, in order, divided: the arithmetic of s2_blocks_sum().  One block
+ * follows the other.  With `stream`, stores go past the caches: `sums` and the bytes of a row are
+ * then multiples of 64.
+ */
+typedef void (*s2_sum_kernel)(const struct s2_stacks *stacks, double divisor, void *sums,
+                              bool stream);
+
 /* A block of values and one of its cells in the table of a sketch. */
 struct s2_move {
     int64_t cell;  /* counted through all rows */
@@ -72,6 +95,9 @@ struct s2_kernels {
     s2_convert_kernel convert[4][4];
     s2_add_kernel add[4][4];
     s2_add_rows_kernel add_rows[4][4];
+
+    /* By dtype; NULL where it has none. */
+    s2_sum_kernel sum[4];
 
     /* Whether no element is infinite or a NaN: none has all bits of `exponent` set.  The element
      * has `width` bytes, 2, 4 or 8. */

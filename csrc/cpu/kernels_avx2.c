@@ -213,6 +213,10 @@ INLINE_AVX2 __m256 add_f32(__m256 x, __m256 y) { return _mm256_add_ps(x, y); }
 #define OWN_F16
 #include "convert_template.h"
 #include "finite_template.h"
+#define RUN_NBYTES   256
+#define STREAM_ROW   stream_row
+#define STREAM_FENCE _mm_sfence
+#include "sums_template.h"
 
 const struct s2_kernels s2_kernels_avx2 = {
     .nonzero_blocks = nonzero_blocks,
@@ -222,6 +226,7 @@ const struct s2_kernels s2_kernels_avx2 = {
     .convert = CONVERT_TABLE,
     .add = ADD_TABLE,
     .add_rows = ADD_ROWS_TABLE,
+    .sum = SUM_TABLE,
     .all_finite = all_finite,
     .sketch_add = sketch_add,
     .sketch_take = sketch_take,

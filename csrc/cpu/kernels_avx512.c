@@ -194,6 +194,10 @@ INLINE_AVX512 __m512 add_f32(__m512 x, __m512 y) { return _mm512_add_ps(x, y); }
 #define OWN_F16
 #include "convert_template.h"
 #include "finite_template.h"
+#define RUN_NBYTES   512
+#define STREAM_ROW   stream_row
+#define STREAM_FENCE _mm_sfence
+#include "sums_template.h"
 
 const struct s2_kernels s2_kernels_avx512 = {
     .nonzero_blocks = nonzero_blocks,
@@ -203,6 +207,7 @@ const struct s2_kernels s2_kernels_avx512 = {
     .convert = CONVERT_TABLE,
     .add = ADD_TABLE,
     .add_rows = ADD_ROWS_TABLE,
+    .sum = SUM_TABLE,
     .all_finite = all_finite,
     .sketch_add = sketch_add,
     .sketch_take = sketch_take,

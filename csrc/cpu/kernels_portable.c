@@ -90,6 +90,10 @@ static inline void copy_row(uint8_t *to, const uint8_t *from, int64_t nbytes)
 #define SUFFIX(name) name##_portable
 #include "convert_template.h"
 #include "finite_template.h"
+#define RUN_NBYTES     128
+#define STREAM_ROW     copy_row
+#define STREAM_FENCE() (void)0
+#include "sums_template.h"
 
 const struct s2_kernels s2_kernels_portable = {
     .nonzero_blocks = nonzero_blocks,
@@ -99,6 +103,7 @@ const struct s2_kernels s2_kernels_portable = {
     .convert = CONVERT_TABLE,
     .add = ADD_TABLE,
     .add_rows = ADD_ROWS_TABLE,
+    .sum = SUM_TABLE,
     .all_finite = all_finite,
     .sketch_add = sketch_add,
     .sketch_take = sketch_take,

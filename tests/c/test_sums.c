@@ -5,7 +5,10 @@
 #include "oracle.h"
 #include "test_util.h"
 
-enum { MAX_RANKS = 5, MAX_NUMEL = 70000 };
+enum { FEW_RANKS = 5, MAX_NUMEL = 70000 };
+
+/* Sums of so many bytes go past the caches. */
+enum { STREAMED_NBYTES = 8 << 20 };
 
 static const double divisors[] = {1, 2, 3, 0.7, 256, 5};
 
@@ -21,8 +24,8 @@ static s2_dtype wide_dtype(s2_dtype dtype)
 /* The blocks of all ranks, and what should become of them. */
 typedef struct ranks {
     case_layout c;
-    s2_packed packed[MAX_RANKS];
-    void *arrays[2 * MAX_RANKS];
+    s2_packed packed[S2_MAX_RANKS];
+    void *arrays[2 * S2_MAX_RANKS];
     int64_t n;
     s2_dtype dtype;
     double divisor;
@@ -147,7 +150,7 @@ static void test_block_lengths(void)
         int64_t block = lengths[i / 4],
                 nblocks = block > 4096 ? 3 : 1 + random_below(40000 / block);
         case_layout_single(&r.c, block, nblocks * block - random_below(block), 3);
-        draw_ranks(&r, all_dtypes[i % 4], 1 + random_below(MAX_RANKS), 40);
+        draw_ranks(&r, all_dtypes[i % 4], 1 + random_below(FEW_RANKS), 40);
         test_case("%s, block %" PRId64 ", %" PRId64 " ranks, divisor %g", dtype_name(r.dtype),
                   block, r.n, r.divisor);
         check_ranks(&r);
@@ -162,10 +165,57 @@ static void test_random_layouts(void)
     r.c = case_layout_new();
     for (int i = 0; i < 120; i++) {
         case_layout_random(&r.c, 3000);
-        draw_ranks(&r, all_dtypes[i % 4], 1 + random_below(MAX_RANKS), percents[i / 4 % 4]);
+        draw_ranks(&r, all_dtypes[i % 4], 1 + random_below(FEW_RANKS), percents[i / 4 % 4]);
         test_case("layout %d of %s, %" PRId64 " ranks, divisor %g", i, dtype_name(r.dtype), r.n,
                   r.divisor);
         check_ranks(&r);
+    }
+    case_layout_delete(&r.c);
+}
+
+/* So many that not all of a block's rows fit where those of a few ranks do. */
+static void test_many_ranks(void)
+{
+    static const int64_t counts[] = {31, 33, 100, S2_MAX_RANKS};
+    static ranks r;
+    r.c = case_layout_new();
+    for (int i = 0; i < COUNT(counts) * 4; i++) {
+        case_layout_single(&r.c, 70, 70 * 40 - 3, 1);
+        draw_ranks(&r, all_dtypes[i % 4], counts[i / 4], i % 3 == 0 ? 90 : 10);
+        test_case("%s, %" PRId64 " ranks, divisor %g", dtype_name(r.dtype), r.n, r.divisor);
+        check_ranks(&r);
+    }
+    case_layout_delete(&r.c);
+}
+
+/* Where sums lie decides how they are written: past the caches only in whole lines. */
+static void test_large_sums(void)
+{
+    static ranks r;
+    r.c = case_layout_new();
+    for (int i = 0; i < 4; i++) {
+        s2_dtype dtype = all_dtypes[i];
+        int64_t width = dtype_size(dtype), numel = STREAMED_NBYTES / width + 5;
+        case_layout_single(&r.c, 192, numel, 0);
+        draw_ranks(&r, dtype, 2, 40);
+        test_case("%" PRId64 " elements of %s, divisor %g", numel, dtype_name(dtype), r.divisor);
+        int64_t nbytes = (numel * width + 127) / 64 * 64;
+        uint8_t *memory = test_malloc(3 * nbytes);
+        uint8_t *lines = memory + (64 - (uintptr_t)memory % 64) % 64, *elsewhere = lines + nbytes;
+        for (int v = 0; variant_use(v); v++) {
+            memset(lines, 0x77, (size_t)(2 * nbytes));
+            for (int parallel = 0; parallel < 2; parallel++) {
+                void *sums = parallel ? lines : elsewhere + width;
+                CHECK(s2_blocks_sum(&r.c.layout, r.packed, r.n, dtype, r.divisor, sums, NULL,
+                                    parallel ? &executor_backwards : NULL) == S2_OK);
+            }
+            CHECK(memcmp(lines, elsewhere + width, (size_t)(numel * width)) == 0);
+            for (int64_t at = numel * width; at < nbytes; at++)
+                CHECK(lines[at] == 0x77);
+        }
+        for (int64_t k = 0; k < 2 * r.n; k++)
+            free(r.arrays[k]);
+        free(memory);
     }
     case_layout_delete(&r.c);
 }
@@ -221,6 +271,8 @@ int main(void)
     lost_memory = guarded_new(4 * MAX_NUMEL + 128);
     test_block_lengths();
     test_random_layouts();
+    test_many_ranks();
+    test_large_sums();
     test_bad_arguments();
     guarded_delete(&sums_memory);
     guarded_delete(&lost_memory);
