@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // What the operators share: from a tensor to a pointer and a size, with one sentence for whatever
-// cannot be used.
+// cannot be used.  arguments_*.h go on with what the operators of a family are given.
 #ifndef S2_TORCH_ARGUMENTS_H
 #define S2_TORCH_ARGUMENTS_H
 
@@ -11,19 +11,22 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 
 #include "../s2.h"
 
+// Where tensors must lie, but for segments, which are on the CPU always; cuda/work.h has another.
+#ifndef S2_DEVICE_NAME
+#define S2_DEVICE_NAME "CPU"
+#define S2_DEVICE_TYPE aoti_torch_device_type_cpu
+#endif
+
 namespace s2 {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
-
-// ------------------------------------------------------------------------------------------------
-// Arguments
-// ------------------------------------------------------------------------------------------------
 
 // One sentence made of the parts.
 template <typename... Parts> [[noreturn]] void fail(const char *op, const Parts &...parts)
@@ -39,16 +42,21 @@ inline void check_torch(AOTITorchError error, const char *op, const char *call)
     if (error != AOTI_TORCH_SUCCESS) fail(op, call, " failed in libtorch");
 }
 
+inline void check_status(s2_status status, const char *op)
+{
+    if (status != S2_OK) fail(op, s2_status_string(status));
+}
+
 // What all tensors here have in common; `accepted` describes the one that `name` should be.
 inline void check(const Tensor &tensor, const char *op, const char *name, const char *accepted,
-                  int64_t dim)
+                  int64_t dim, int32_t device_type = S2_DEVICE_TYPE())
 {
     int32_t layout = -1;
     int32_t device = -1;
     check_torch(aoti_torch_get_layout(tensor.get(), &layout), op, "aoti_torch_get_layout");
     check_torch(aoti_torch_get_device_type(tensor.get(), &device), op,
                 "aoti_torch_get_device_type");
-    if (device != aoti_torch_device_type_cpu())
+    if (device != device_type)
         fail(op, name, " must be ", accepted, ", but it is on another device");
     if (layout != aoti_torch_layout_strided())
         fail(op, name, " must be ", accepted, ", but it is sparse");
@@ -66,11 +74,30 @@ inline void check_dtype(const Tensor &tensor, ScalarType dtype, const char *op, 
              torch::headeronly::toString(tensor.scalar_type()));
 }
 
+// `whose` names the argument that the number comes from, where it is not plain.
+inline void check_numel(int64_t numel, int64_t expected, const char *op, const char *name,
+                        const char *whose = nullptr)
+{
+    if (numel == expected) return;
+    if (whose == nullptr) fail(op, name, " must have ", expected, " elements, but has ", numel);
+    fail(op, name, " must have the ", expected, " elements of ", whose, ", but has ", numel);
+}
+
+// ------------------------------------------------------------------------------------------------
+// Arrays
+// ------------------------------------------------------------------------------------------------
+
 struct Floats {
     void *data;
     int64_t numel;
     s2_dtype dtype;
 };
+
+inline const char *dtype_name(s2_dtype dtype)
+{
+    constexpr const char *names[] = {"float32", "float64", "float16", "bfloat16"};
+    return names[dtype];
+}
 
 inline Floats floats(const Tensor &tensor, const char *op, const char *name, const char *accepted,
                      int64_t dim)
@@ -99,14 +126,30 @@ inline Floats floats(const Tensor &tensor, const char *op, const char *name, con
 
 inline Floats floats(const Tensor &tensor, const char *op, const char *name)
 {
-    return floats(tensor, op, name,
-                  "a contiguous 1-D CPU tensor of float32, float64, float16 or bfloat16", 1);
+    return floats(
+        tensor, op, name,
+        "a contiguous 1-D " S2_DEVICE_NAME " tensor of float32, float64, float16 or bfloat16", 1);
 }
 
 inline Floats float_rows(const Tensor &tensor, const char *op, const char *name)
 {
-    return floats(tensor, op, name,
-                  "a contiguous 2-D CPU tensor of float32, float64, float16 or bfloat16", 2);
+    return floats(
+        tensor, op, name,
+        "a contiguous 2-D " S2_DEVICE_NAME " tensor of float32, float64, float16 or bfloat16", 2);
+}
+
+struct Float32s {
+    float *data;
+    int64_t numel;
+};
+
+inline Float32s float32s(const Tensor &tensor, const char *op, const char *name, int64_t dim = 1)
+{
+    const char *accepted = dim == 2 ? "a contiguous 2-D " S2_DEVICE_NAME " tensor of float32"
+                                    : "a contiguous 1-D " S2_DEVICE_NAME " tensor of float32";
+    check(tensor, op, name, accepted, dim);
+    check_dtype(tensor, ScalarType::Float, op, name, accepted);
+    return {static_cast<float *>(tensor.data_ptr()), tensor.numel()};
 }
 
 struct Bytes {
@@ -116,7 +159,7 @@ struct Bytes {
 
 inline Bytes byte_array(const Tensor &tensor, const char *op, const char *name)
 {
-    const char *accepted = "a contiguous 1-D CPU tensor of uint8";
+    const char *accepted = "a contiguous 1-D " S2_DEVICE_NAME " tensor of uint8";
     check(tensor, op, name, accepted, 1);
     check_dtype(tensor, ScalarType::Byte, op, name, accepted);
     return {static_cast<uint8_t *>(tensor.data_ptr()), tensor.numel()};
@@ -129,7 +172,7 @@ struct Longs {
 
 inline Longs longs(const Tensor &tensor, const char *op, const char *name)
 {
-    const char *accepted = "a contiguous 1-D CPU tensor of int64";
+    const char *accepted = "a contiguous 1-D " S2_DEVICE_NAME " tensor of int64";
     check(tensor, op, name, accepted, 1);
     check_dtype(tensor, ScalarType::Long, op, name, accepted);
     return {static_cast<int64_t *>(tensor.data_ptr()), tensor.numel()};
@@ -138,10 +181,13 @@ inline Longs longs(const Tensor &tensor, const char *op, const char *name)
 inline Longs longs(const Tensor &tensor, int64_t numel, const char *op, const char *name)
 {
     Longs result = longs(tensor, op, name);
-    if (result.numel != numel)
-        fail(op, name, " must have ", numel, " elements, but has ", result.numel);
+    check_numel(result.numel, numel, op, name);
     return result;
 }
+
+// ------------------------------------------------------------------------------------------------
+// Layouts and bitmaps
+// ------------------------------------------------------------------------------------------------
 
 // The layout of a bucket of `numel` elements, from a row of four numbers a segment.
 inline s2_layout layout_from(const Tensor &segments, int64_t numel, const char *op)
@@ -149,7 +195,7 @@ inline s2_layout layout_from(const Tensor &segments, int64_t numel, const char *
     static_assert(sizeof(s2_segment) == 4 * sizeof(int64_t), "a row of segments is an s2_segment");
     const char *accepted =
         "a contiguous CPU tensor of int64 with the columns offset, numel, block, first_bit";
-    check(segments, op, "segments", accepted, 2);
+    check(segments, op, "segments", accepted, 2, aoti_torch_device_type_cpu());
     check_dtype(segments, ScalarType::Long, op, "segments", accepted);
     if (segments.size(1) != 4)
         fail(op, "segments must be ", accepted, ", but it has ", segments.size(1), " columns");
@@ -172,85 +218,40 @@ inline void check_bitmap_size(const s2_layout &layout, int64_t nbytes, const cha
         fail(op, "bitmap must have ", expected, " bytes for these segments, but has ", nbytes);
 }
 
-inline void check_divisor(s2_status status, double divisor, const char *op)
+// A bitmap says nothing of the bucket's length: any that the segments fit into will do.
+inline s2_layout layout_of_bitmap(const Tensor &segments, int64_t nbytes, const char *op)
 {
-    if (status == S2_BAD_DIVISOR)
-        fail(op, "divisor must be a finite number above zero, but is ", divisor);
+    s2_layout layout = layout_from(segments, S2_MAX_NUMEL, op);
+    check_bitmap_size(layout, nbytes, op);
+    return layout;
 }
 
-inline const char *dtype_name(s2_dtype dtype)
+// A bitmap of any layout.
+inline Bytes bitmap_words(const Tensor &bitmap, const char *op)
 {
-    constexpr const char *names[] = {"float32", "float64", "float16", "bfloat16"};
-    return names[dtype];
+    Bytes b = byte_array(bitmap, op, "bitmap");
+    if (b.nbytes % 8 != 0) fail(op, "bitmap must have a multiple of 8 bytes, but has ", b.nbytes);
+    return b;
 }
 
-inline void check_pair(s2_status status, const char *op, const char *from, const Floats &source,
-                       const char *to, const Floats &target, const char *accepted)
-{
-    if (status == S2_BAD_DTYPE)
-        fail(op, "the dtypes of ", from, " and ", to, " must be one of the pairs ", accepted,
-             ", but are ", dtype_name(source.dtype), " and ", dtype_name(target.dtype));
-}
-
-constexpr const char *kConvertPairs =
-    "(float16, float32), (bfloat16, float32), (float32, any), (float64, float64), "
-    "(float64, float32), or, with a divisor of 1, (any, the same)";
-constexpr const char *kAddPairs =
-    "(float16, float32), (bfloat16, float32), (float32, float32), (float32, float64), "
-    "(float64, float64)";
-
-// The errors that a call on packed blocks can return once its tensors have been looked at.
-inline void check_packed(s2_status status, const s2_layout &layout, const Longs &positions,
-                         const Floats &packed, const char *op)
-{
-    if (status == S2_BAD_POSITION)
-        fail(op, "positions must ascend strictly and name blocks of the segments");
-    int64_t numel = 0;
-    if (status == S2_BAD_SIZE &&
-        s2_blocks_packed_numel(&layout, positions.data, positions.numel, &numel) == S2_OK)
-        fail(op, "packed must have ", numel, " elements for these positions, but has ",
-             packed.numel);
-    if (status != S2_OK) fail(op, s2_status_string(status));
-}
-
-// ------------------------------------------------------------------------------------------------
-// Threads
-// ------------------------------------------------------------------------------------------------
-
-// torch's pool behind the core's interface.  An error is kept until the core has returned: C frames
-// are no place for an exception.
-class TorchThreads {
-  public:
-    explicit TorchThreads(bool parallel) : executor_{&run, this}, parallel_(parallel) {}
-
-    const s2_executor *get() const { return parallel_ ? &executor_ : nullptr; }
-
-    void check(const char *op) const { check_torch(error_, op, "torch_parallel_for"); }
-
-  private:
-    struct Task {
-        s2_range_body body;
-        void *body_arg;
-    };
-
-    static void run(void *self, int64_t begin, int64_t end, int64_t grain, s2_range_body body,
-                    void *body_arg)
-    {
-        Task task{body, body_arg};
-        AOTITorchError error = torch_parallel_for(
-            begin, end, grain,
-            [](int64_t range_begin, int64_t range_end, void *arg) {
-                const Task *range_task = static_cast<const Task *>(arg);
-                range_task->body(range_task->body_arg, range_begin, range_end);
-            },
-            &task);
-        if (error != AOTI_TORCH_SUCCESS) static_cast<TorchThreads *>(self)->error_ = error;
-    }
-
-    s2_executor executor_;
-    bool parallel_;
-    AOTITorchError error_ = AOTI_TORCH_SUCCESS;
+// Those of all ranks.
+struct Bitmaps {
+    uint8_t *data;
+    int64_t nranks;
+    int64_t nbytes; // of each
 };
+
+inline Bitmaps bitmaps_of(const Tensor &bitmaps, const char *op)
+{
+    const char *accepted =
+        "a contiguous " S2_DEVICE_NAME " tensor of uint8 with a row for each rank";
+    check(bitmaps, op, "bitmaps", accepted, 2);
+    check_dtype(bitmaps, ScalarType::Byte, op, "bitmaps", accepted);
+    Bitmaps b{static_cast<uint8_t *>(bitmaps.data_ptr()), bitmaps.size(0), bitmaps.size(1)};
+    if (b.nranks < 1 || b.nranks > S2_MAX_RANKS)
+        fail(op, "bitmaps must have 1 to ", S2_MAX_RANKS, " rows, but has ", b.nranks);
+    return b;
+}
 
 } // namespace s2
 
