@@ -16,7 +16,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 C_FILES := $(wildcard csrc/*.c csrc/cpu/*.c)
 CUDA_FILES := $(wildcard csrc/cuda/*.cu)
 CUDA_HEADERS := $(wildcard csrc/*.h csrc/cpu/half.h csrc/cpu/owed.h csrc/cuda/*.h csrc/cuda/*.cuh)
-SOURCES := $(C_FILES) $(wildcard csrc/*.h csrc/*/*.h csrc/*/*.cpp)
+SOURCES := $(C_FILES) $(wildcard csrc/*.h csrc/*/*.h csrc/*/*.cpp csrc/torch/cuda/*)
 OTHER_C_FILES := $(wildcard tests/c/*.c tests/c/*.h tests/cuda/*.[ch] tests/cuda/emulator/* \
                             benchmarks/*.c)
 
@@ -81,9 +81,10 @@ $(TOOLS): pyproject.toml $(TOOLS)-for
 $(BUILT): setup.py $(SOURCES) $(TOOLS) $(BUILT)-for
 	@echo 'Building s2reducer and installing what its tests and demo need ...'
 	@$(PIP) install --quiet --no-build-isolation --editable '.[dev]'
-	@$(PY) -c 'import torch, s2reducer._C as c; info = c.build_info(); print( \
+	@$(PY) -c 'from s2reducer import cuda, _C as c; info = c.build_info(); print( \
 	    "Built s2reducer", info["version"], "with", info["compiler"], "and torch", \
-	    info["torch_built_with"] + "; CPU kernels:", ", ".join(c.cpu_variants()))'
+	    info["torch_built_with"] + "; CPU kernels:", ", ".join(c.cpu_variants()) + \
+	    "; CUDA kernels:", cuda.missing() or "built")'
 	@touch $@
 
 build: $(BUILT)

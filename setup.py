@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Builds the C core as C, and s2reducer._C, which links it with torch's operators and pybind11.
+"""Builds the C core as C, s2reducer._C, which links it with torch's operators and pybind11, and
+s2reducer._cuda, the operators on CUDA tensors, which S2_CUDA=1 demands and S2_CUDA=0 leaves out;
+otherwise it is built where torch has CUDA and nvcc is there.
 
 torch's own BuildExtension is not used: it would compile the C files as C++ under ninja, and pass
 the C++ standard to the C compiler without it.
 """
 
+import os
 import re
+import shutil
+import subprocess
 import sys
 from glob import glob
 from pathlib import Path
@@ -58,11 +63,26 @@ class BuildCoreAnew(build_clib):
 
 
 class BuildCoreFirst(build_ext):
-    """build_ext alone links the libraries of setup(), but does not build them."""
+    """build_ext alone links the libraries of setup(), but does not build them, nor knows nvcc."""
 
     def run(self) -> None:
         self.run_command("build_clib")
         super().run()
+
+    def build_extension(self, extension: setuptools.Extension) -> None:
+        if extension.name == "s2reducer._cuda":
+            extension.extra_objects = self.cuda_objects()
+        super().build_extension(extension)
+
+    def cuda_objects(self) -> list[str]:
+        from setuptools.modified import newer_group
+
+        folder = Path(self.build_temp, "csrc", "cuda")
+        objects = [str(folder / f"{Path(source).stem}.o") for source in cuda_sources]
+        if self.force or any(newer_group(cuda_depends, each, "newer") for each in objects):
+            folder.mkdir(parents=True, exist_ok=True)
+            self.spawn([nvcc, *NVCC_FLAGS, "-odir", str(folder), "-c", *cuda_sources])
+        return objects
 
 
 def version() -> str:
@@ -108,9 +128,64 @@ extension = setuptools.Extension(
     language="c++",
 )
 
+# ------------------------------------------------------------------------------------------------
+# CUDA
+# ------------------------------------------------------------------------------------------------
+
+# Those of `make cuda`, but that warnings stay warnings, and all processors take part.
+NVCC_FLAGS = ["-std=c++17", "-O3", "-fmad=false", "--threads", "0"]
+NVCC_FLAGS += ["-Xcompiler", "-fPIC,-fvisibility=hidden"]
+NVCC_FLAGS += ["-gencode", "arch=compute_75,code=sm_75", "-gencode", "arch=compute_80,code=sm_80"]
+NVCC_FLAGS += ["-gencode", "arch=compute_90,code=[sm_90,compute_90]"]
+
+nvcc = cpp_extension.CUDA_HOME and shutil.which("nvcc", path=f"{cpp_extension.CUDA_HOME}/bin")
+cuda_sources = sorted(glob("csrc/cuda/*.cu"))
+cuda_depends = [*sorted(glob("csrc/cuda/*")), *headers, "setup.py"]
+
+
+def why_no_cuda() -> str | None:
+    """What keeps _cuda from being built."""
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA"
+    if not nvcc:
+        return "nvcc is neither below CUDA_HOME nor on the PATH"
+    told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    release = re.search(r"release (\d+)", told).group(1)
+    if release != torch.version.cuda.partition(".")[0]:
+        return f"torch is built with CUDA {torch.version.cuda}, but {nvcc} is of CUDA {release}"
+    return None
+
+
+wanted = os.environ.get("S2_CUDA", "auto")
+missing = why_no_cuda()
+if wanted not in ("auto", "0", "1"):
+    sys.exit(f"S2_CUDA is {wanted!r}, but must be auto, 0 or 1")
+if wanted == "1" and missing:
+    sys.exit(f"S2_CUDA=1 wants the CUDA kernels of s2reducer, but {missing}")
+
+extensions = [extension]
+if wanted != "0" and not missing:
+    # No Python is in it, so that it serves any.  CUDA's runtime comes with libtorch_cuda.  Of the
+    # core it has a copy of what checks sizes; the choice of kernels for the CPU, which comes along,
+    # is asked by nobody.
+    extensions += [
+        setuptools.Extension(
+            "s2reducer._cuda",
+            sources=sorted(glob("csrc/torch/cuda/*.cpp")),
+            depends=[*c_sources, *cuda_depends],
+            include_dirs=["csrc", *cpp_extension.include_paths()],
+            library_dirs=cpp_extension.library_paths(),
+            libraries=["torch_cpu", "torch_cuda"],
+            define_macros=[("USE_CUDA", None)],
+            extra_compile_args=cxx_flags,
+            language="c++",
+            py_limited_api=True,
+        )
+    ]
+
 setuptools.setup(
     version=version(),
     libraries=[("s2core", core)],
-    ext_modules=[extension],
+    ext_modules=extensions,
     cmdclass={"build_clib": BuildCoreAnew, "build_ext": BuildCoreFirst},
 )

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from s2reducer import device_blocks, ops
+from s2reducer import cuda, cuda_blocks, device_blocks, ops
 
 
 class BlockOps(Protocol):
@@ -66,8 +66,10 @@ class BlockOps(Protocol):
 
 
 _BY_DEVICE: dict[str, BlockOps] = {"cpu": ops}
+if cuda.is_loaded():
+    _BY_DEVICE["cuda"] = cuda_blocks
 
 
 def ops_for(device: torch.device) -> BlockOps:
-    """Those of the C core on the CPU, and of torch on every other device."""
+    """The C core's on the CPU, the CUDA kernels' where they are loaded, else torch's own."""
     return _BY_DEVICE.get(device.type, device_blocks)

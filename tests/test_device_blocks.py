@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from s2reducer import block_ops, device_blocks, ops
+from s2reducer import device_blocks, ops
 from s2reducer.device import HostCopy, SideStream, future_on, to_device
 from s2reducer.segments import segments_of
 from s2reducer.worker import Outcome
@@ -221,12 +221,6 @@ def test_nothing_on_the_device_is_read(dtype: torch.dtype) -> None:
     assert device_blocks.values_finite(values).shape == ()
     with pytest.raises(RuntimeError, match="meta"):
         bool(device_blocks.values_finite(values))
-
-
-def test_the_device_decides() -> None:
-    assert block_ops.ops_for(CPU) is ops
-    for device in ("cuda", "meta", "xpu"):
-        assert block_ops.ops_for(torch.device(device)) is device_blocks
 
 
 def test_on_the_cpu_there_is_nothing_to_copy_or_to_wait_for() -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.slow
 
@@ -217,6 +218,30 @@ def test_setup_without_torch_says_what_to_do() -> None:
     assert "No module named 'torch'" in printed
     assert "pip install torch" in printed
     assert "pip install --no-build-isolation ." in printed
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="torch is built for CUDA")
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        ("1", "S2_CUDA=1 wants the CUDA kernels of s2reducer, but torch .* is built without CUDA"),
+        ("yes", "S2_CUDA is 'yes', but must be auto, 0 or 1"),
+    ],
+)
+def test_setup_says_why_cuda_cannot_be_built(wanted: str, sentence: str) -> None:
+    command = [sys.executable, "setup.py", "--version"]
+    printed = run(command, ROOT, ok=False, S2_CUDA=wanted)
+    assert re.fullmatch(sentence, printed.removesuffix("\n"))
+
+
+def test_setup_compiles_kernels_as_make_does() -> None:
+    setup = (ROOT / "setup.py").read_text()
+    makefiles = [ROOT / "Makefile", *(ROOT / "csrc" / "cuda").glob("*.mk")]
+    make = "".join(path.read_text() for path in makefiles)
+    architectures = r"arch=compute_\d+,code=[\w\[\],]+"
+    assert set(re.findall(architectures, setup)) == set(re.findall(architectures, make)) != set()
+    for flag in ("-std=c++17", "-O3", "-fmad=false"):
+        assert f'"{flag}"' in setup and f" {flag} " in make
 
 
 @pytest.mark.parametrize(

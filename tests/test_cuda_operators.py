@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: MIT
+"""The operators on CUDA tensors beside those on the CPU: the same bits, and the same errors.
+
+What runs are the operators and the kernels of the real object, built for an emulated device: see
+tests/cuda/emulator.  There they read and write what lies where, and nothing else.
+"""
+
+import os
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from emulated import Emulated, copied, same_bits, tensors_of
+from sketches import draw_ids, draw_seed
+from test_device_blocks import DTYPES, PAIRS, WIDE, Bucket
+from torch.utils import cpp_extension
+
+from s2reducer import ops
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parent.parent
+SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+OPERATORS = torch.ops.s2reducer
+SHAPES = [(1000, 64), (0, 4), (77, 1), (640, 8), (10, 64), (513, 100), (129, 3)]
+
+# Whether they can go on is known only when what lies on the device has been read.
+NOT_ON_DEVICES = {
+    "list_decode",
+    "coo_sort",
+    "coo_unite",
+    "blocks_sum",
+    "select_top",
+    "select_above",
+    "select_random",
+    "owed_add",
+    "owed_energies",
+    "owed_deliver",
+}
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
+    random.seed(SEED)
+    torch.manual_seed(SEED)
+
+
+@pytest.fixture(scope="module")
+def emulated() -> Emulated:
+    return Emulated()
+
+
+def check(emulated: Emulated, name: str, *arguments: Any) -> list[torch.Tensor]:
+    """All tensors after the call, which are the same after both."""
+    on_cpu = copied(arguments)
+    getattr(OPERATORS, name).default(*on_cpu)
+    expected = tensors_of(on_cpu)
+    for number, (one, other) in enumerate(
+        zip(emulated.call(name, *arguments), expected, strict=True)
+    ):
+        assert same_bits(one, other), f"tensor {number} of {name}"
+    return expected
+
+
+def buckets(dtype: torch.dtype) -> list[Bucket]:
+    return [
+        Bucket(shapes, dtype, random.getrandbits(32))
+        for shapes in (SHAPES, SHAPES[3:4], [(4096 * 5 + 7, 4096)], [])
+    ]
+
+
+def bytes_of(nbytes: int) -> torch.Tensor:
+    return torch.randint(0, 256, (nbytes,), dtype=torch.uint8)
+
+
+def longs(*shape: int) -> torch.Tensor:
+    return torch.full(shape, -7)
+
+
+def test_every_operator_has_a_twin(emulated: Emulated) -> None:
+    assert set(emulated._schemas) - emulated.names() == NOT_ON_DEVICES
+
+
+# ------------------------------------------------------------------------------------------------
+# Bitmaps, blocks and values
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bitmaps(emulated: Emulated, dtype: torch.dtype) -> None:
+    for bucket in buckets(dtype):
+        values, segments = bucket.values, bucket.segments
+        _, _, bitmap, _ = check(
+            emulated, "bitmap_from_nonzero", values, segments, bytes_of(bucket.nbytes), longs(1)
+        )
+        check(emulated, "bitmap_count", bitmap, segments, longs(len(segments)))
+        live = longs(int(ops_count(bitmap)))
+        check(emulated, "bitmap_positions", bitmap, live)
+        check(emulated, "bitmap_from_positions", bucket.positions, bytes_of(bucket.nbytes))
+        check(emulated, "blocks_clear_dead", bitmap, segments, values)
+
+
+def ops_count(bitmap: torch.Tensor) -> torch.Tensor:
+    return ((bitmap.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8)) & 1).sum()
+
+
+def test_sets(emulated: Emulated) -> None:
+    for nbytes in (0, 8, 8 * 300):
+        check(emulated, "bitmap_or", bytes_of(nbytes), bytes_of(nbytes))
+        check(emulated, "bitmap_andnot", bytes_of(nbytes), bytes_of(nbytes))
+    for bucket in buckets(torch.float32):
+        for nranks in (1, 5):
+            ranks = torch.stack([bitmap_of_some(bucket) for _ in range(nranks)])
+            counts = longs(nranks + 1, len(bucket.segments))
+            check(emulated, "bitmap_unite", ranks, bucket.segments, bytes_of(bucket.nbytes), counts)
+
+
+def some(positions: torch.Tensor) -> torch.Tensor:
+    return positions[torch.rand(len(positions)) < 0.6]
+
+
+def bitmap_of_some(bucket: Bucket) -> torch.Tensor:
+    bitmap = bytes_of(bucket.nbytes)
+    ops.bitmap_from_positions(some(bucket.positions), bitmap)
+    return bitmap
+
+
+@pytest.mark.parametrize("divisor", [1.0, 3.0])
+@pytest.mark.parametrize(("wide", "narrow"), PAIRS)
+def test_gather_and_convert(
+    emulated: Emulated, wide: torch.dtype, narrow: torch.dtype, divisor: float
+) -> None:
+    for bucket in buckets(wide):
+        where = (bucket.segments, bucket.positions)
+        packed = bucket.packed(narrow)
+        check(emulated, "blocks_gather", bucket.values, *where, packed, divisor)
+        check(emulated, "values_convert", bucket.values, bucket.values.to(narrow), divisor)
+        packed = bucket.packed(wide)
+        check(emulated, "blocks_scatter", packed, *where, bucket.values.to(narrow), divisor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_add(emulated: Emulated, dtype: torch.dtype) -> None:
+    for bucket in buckets(dtype):
+        for wide in WIDE[dtype]:
+            accumulator = torch.randn(len(bucket.values)).to(wide)
+            packed = bucket.packed(dtype)
+            check(emulated, "blocks_add", packed, bucket.segments, bucket.positions, accumulator)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_finite(emulated: Emulated, dtype: torch.dtype) -> None:
+    for numel in (0, 1, 1000):
+        values = torch.randn(numel).to(dtype)
+        *_, finite = check(emulated, "values_finite", values, longs(1))
+        assert finite.item() == 1
+        values[-1:] = float("nan")
+        *_, finite = check(emulated, "values_finite", values, longs(1))
+        assert finite.item() == (numel == 0)
+
+
+# ------------------------------------------------------------------------------------------------
+# Lists and plans
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nbits", [1, 65, 4097, 10**9])
+def test_lists(emulated: Emulated, nbits: int) -> None:
+    for count in (0, 1, min(nbits, 300)):
+        where = torch.tensor(sorted(random.sample(range(nbits), count)), dtype=torch.int64)
+        check(emulated, "list_encode", where, nbits, bytes_of(ops.list_nbytes(nbits, count)))
+
+
+@pytest.mark.parametrize("nranks", [1, 2, 7])
+def test_plans(emulated: Emulated, nranks: int) -> None:
+    for bucket in buckets(torch.float32):
+        ranks = torch.stack([bitmap_of_some(bucket) for _ in range(nranks)])
+        union = ranks[0].clone()
+        for other in ranks:
+            union |= other
+        positions = longs(int(ops_count(union)))
+        ops.bitmap_positions(union, positions)
+        given = (ranks, bucket.segments, positions)
+        owners = torch.full((len(positions),), -7, dtype=torch.int16)
+        *_, owners = check(emulated, "plan_owners", *given, random.getrandbits(63), owners)
+        rank = random.randrange(nranks)
+        *_, exchanges = check(emulated, "plan_exchanges", *given, owners, rank, longs(nranks, 6))
+        sent, _, received, *_ = exchanges.sum(0).tolist()
+        lists = (longs(sent), longs(received), longs(len(positions)), longs(*bucket.segments.shape))
+        check(emulated, "plan_lists", *given, owners, rank, exchanges, *lists)
+
+
+# ------------------------------------------------------------------------------------------------
+# Rows
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_of_rows(emulated: Emulated, dtype: torch.dtype) -> None:
+    for n, width, nrows in ((0, 3, 9), (1, 1, 1), (300, 5, 40), (70, 130, 1000)):
+        indices = torch.randint(0, nrows, (n,))
+        order, rows, starts = longs(n), longs(n), longs(n + 1)
+        count = ops.coo_sort(indices, nrows, order, rows, starts)
+        sums = torch.full((count, width), 7.0, dtype=dtype)
+        values = torch.randn(n, width).to(dtype)
+        check(emulated, "coo_sum", values, order, starts[: count + 1], sums)
+
+
+def test_bitmaps_of_rows(emulated: Emulated) -> None:
+    for nranks, nrows in ((1, 1), (3, 500), (7, 10**6)):
+        lists = [torch.randint(0, nrows, (random.randrange(90),)).unique() for _ in range(nranks)]
+        together = torch.cat(lists)
+        lengths = torch.tensor([len(each) for each in lists])
+        rows, entries = longs(len(together)), longs(len(together))
+        count = ops.coo_unite(together, lengths, nrows, rows, entries)
+        bitmaps = bytes_of(nranks * ((count + 63) // 64 * 8)).view(nranks, -1)
+        check(emulated, "coo_bitmaps", entries, count, bitmaps)
+
+
+# ------------------------------------------------------------------------------------------------
+# Sketches
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 40, 5), (3, 26, 64), (3, 130, 1), (8, 1, 7)])
+def test_sketches(emulated: Emulated, shape: tuple[int, int, int]) -> None:
+    rows, width, block = shape
+    for n in (0, 1, rows * width * 3 // 4):
+        seed, ids, values = ops.signed(draw_seed()), draw_ids(n), torch.randn(n, block)
+        table, *_ = check(emulated, "sketch_insert", torch.randn(shape), seed, ids, values)
+        check(emulated, "sketch_subtract", table, seed, ids, values)
+        check(emulated, "sketch_merge", table, seed, torch.randn(shape), seed)
+        check(emulated, "sketch_estimate", table, seed, ids, values)
+        magnitudes, *_ = check(
+            emulated, "sketch_weigh", torch.zeros(rows, width), seed, ids, values
+        )
+        table = torch.zeros(shape)
+        OPERATORS.sketch_insert.default(table, seed, ids, values)
+        for known in (None, magnitudes):
+            for max_rounds in (1, 40):
+                peel(emulated, table, seed, ids, known, max_rounds)
+
+
+def peel(
+    emulated: Emulated,
+    table: torch.Tensor,
+    seed: int,
+    ids: torch.Tensor,
+    magnitudes: torch.Tensor | None,
+    max_rounds: int,
+) -> None:
+    """What the table and the scratch hold afterwards means nothing."""
+    n, block = len(ids), table.shape[2]
+    outputs = [torch.full((n, block), 7.0), torch.ones(n, dtype=torch.bool)]
+    outputs += [torch.full((n,), 7.0), torch.full((n,), 7.0)]
+    scratch = torch.zeros(ops.sketch_scratch_nbytes(table, n), dtype=torch.uint8)
+    given = [table, seed, ids, 2, magnitudes, max_rounds, *outputs, scratch, longs(2)]
+    on_cpu = copied(given)
+    OPERATORS.sketch_peel.default(*on_cpu)
+    expected = tensors_of(on_cpu)
+    found = emulated.call("sketch_peel", *given[:10], scratch[:0], given[11])
+    for one, other in zip(found[1:-2] + found[-1:], expected[1:-2] + expected[-1:], strict=True):
+        assert same_bits(one, other)
+
+
+# ------------------------------------------------------------------------------------------------
+# Errors
+# ------------------------------------------------------------------------------------------------
+
+SEGMENTS = torch.tensor([[0, 40, 8, 0]])
+VALUES, BITMAP = torch.ones(40), torch.zeros(8, dtype=torch.uint8)
+ONE, POSITIONS = torch.zeros(1, dtype=torch.int64), torch.tensor([1, 3])
+RANKS, OWNERS = torch.zeros(2, 8, dtype=torch.uint8), torch.zeros(2, dtype=torch.int16)
+TABLE, IDS = torch.zeros(3, 9, 4), torch.tensor([2, 5])
+PEELED = (torch.zeros(2, dtype=torch.bool), torch.zeros(2), torch.zeros(2))
+
+WRONG: list[tuple[Any, ...]] = [
+    ("bitmap_from_nonzero", VALUES.int(), SEGMENTS, BITMAP, ONE),
+    ("bitmap_from_nonzero", VALUES.view(4, 10), SEGMENTS, BITMAP, ONE),
+    ("bitmap_from_nonzero", VALUES, SEGMENTS[:, :3].contiguous(), BITMAP, ONE),
+    ("bitmap_from_nonzero", VALUES[:30], SEGMENTS, BITMAP, ONE),
+    ("bitmap_from_nonzero", VALUES, SEGMENTS, torch.zeros(16, dtype=torch.uint8), ONE),
+    ("bitmap_from_nonzero", VALUES, SEGMENTS, BITMAP, POSITIONS),
+    ("bitmap_or", BITMAP, BITMAP[:0]),
+    ("bitmap_or", BITMAP[:7], BITMAP[:7]),
+    ("bitmap_andnot", BITMAP, BITMAP.int()),
+    ("bitmap_count", BITMAP, SEGMENTS, POSITIONS),
+    ("bitmap_unite", RANKS[:0], SEGMENTS, BITMAP, torch.zeros(3, 1, dtype=torch.int64)),
+    ("bitmap_unite", RANKS, SEGMENTS, BITMAP, torch.zeros(2, 1, dtype=torch.int64)),
+    ("bitmap_positions", BITMAP[:5], POSITIONS),
+    ("bitmap_from_positions", POSITIONS.int(), BITMAP),
+    ("blocks_gather", VALUES, SEGMENTS, POSITIONS, torch.zeros(16), 0.0),
+    ("blocks_gather", VALUES.half(), SEGMENTS, POSITIONS, torch.zeros(16).bfloat16()),
+    ("blocks_scatter", torch.zeros(16), SEGMENTS, POSITIONS, VALUES, float("nan")),
+    ("blocks_scatter", torch.zeros(16).half(), SEGMENTS, POSITIONS, VALUES.double()),
+    ("blocks_add", torch.zeros(16).double(), SEGMENTS, POSITIONS, VALUES),
+    ("bitmap_unite", torch.zeros(8, 2, dtype=torch.uint8).t(), SEGMENTS, BITMAP, ONE),
+    ("blocks_clear_dead", BITMAP[:0], SEGMENTS, VALUES),
+    ("values_convert", VALUES, VALUES[:8]),
+    ("values_convert", VALUES.double(), VALUES.half()),
+    ("values_finite", VALUES, POSITIONS),
+    ("list_encode", POSITIONS, 1, BITMAP),
+    ("list_encode", POSITIONS, 64, BITMAP[:0]),
+    ("plan_owners", RANKS, SEGMENTS, POSITIONS, 1, OWNERS[:1]),
+    ("plan_owners", RANKS[:, :0].contiguous(), SEGMENTS, POSITIONS, 1, OWNERS),
+    ("plan_exchanges", RANKS, SEGMENTS, POSITIONS, OWNERS, 2, torch.zeros(2, 6).long()),
+    ("plan_exchanges", RANKS, SEGMENTS, POSITIONS, OWNERS, 0, torch.zeros(2, 5).long()),
+    ("coo_sum", VALUES.view(4, 10), IDS, ONE, VALUES[:0].view(0, 10)),
+    ("coo_sum", VALUES.view(2, 20), IDS, IDS[:0], VALUES[:0].view(0, 20)),
+    ("coo_sum", VALUES.view(2, 20), IDS, IDS, VALUES[:20].view(1, 20).half()),
+    ("coo_bitmaps", IDS, -1, RANKS),
+    ("coo_bitmaps", IDS, 65, RANKS),
+    ("sketch_insert", TABLE[0], 1, IDS, torch.zeros(2, 4)),
+    ("sketch_insert", TABLE, 1, IDS, torch.zeros(2, 5)),
+    ("sketch_subtract", torch.zeros(9, 9, 4), 1, IDS, torch.zeros(2, 4)),
+    ("sketch_weigh", torch.zeros(9, 9), 1, IDS, torch.zeros(2, 4)),
+    ("sketch_weigh", torch.zeros(3, 9), 1, IDS, torch.zeros(3, 4)),
+    ("sketch_merge", TABLE, 1, TABLE, 2),
+    ("sketch_merge", TABLE, 1, TABLE[:2], 1),
+    ("sketch_peel", TABLE, 1, IDS, 0, None, 1, torch.zeros(2, 4), *PEELED, BITMAP, POSITIONS),
+    ("sketch_peel", TABLE, 1, IDS, 1, TABLE[0], 1, torch.zeros(2, 4), *PEELED, BITMAP, POSITIONS),
+    ("sketch_peel", TABLE, 1, IDS, 1, None, 1, torch.zeros(2, 4), *PEELED, BITMAP, ONE),
+]
+
+
+@pytest.mark.parametrize("call", WRONG, ids=[f"{i}-{call[0]}" for i, call in enumerate(WRONG)])
+def test_wrong_arguments_have_the_same_sentences(emulated: Emulated, call: Any) -> None:
+    name, *arguments = call
+    with pytest.raises(RuntimeError, match=f"s2reducer::{name}: ") as on_cpu:
+        getattr(OPERATORS, name).default(*copied(arguments))
+    with pytest.raises(RuntimeError) as on_device:
+        emulated.call(name, *arguments)
+    assert sentence(on_device.value) == sentence(on_cpu.value)
+
+
+def sentence(error: Exception) -> str:
+    return str(error).partition("s2reducer::")[2].splitlines()[0]
+
+
+def test_a_device_has_rounds_that_are_counted(emulated: Emulated) -> None:
+    peeled = (torch.zeros(2, 4), *PEELED, BITMAP, POSITIONS)
+    with pytest.raises(RuntimeError, match="max_rounds must be 1 or more on a device, but is 0"):
+        emulated.call("sketch_peel", TABLE, 1, IDS, 1, None, 0, *peeled)
+
+
+# ------------------------------------------------------------------------------------------------
+# The real object
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", sorted((ROOT / "csrc/torch/cuda").glob("*.cpp")), ids=str)
+def test_sources_compile_for_cuda(source: Path, tmp_path: Path) -> None:
+    """Where there is none, too; and what they want of libtorch is its C interface alone."""
+    includes = [f"-isystem{path}" for path in cpp_extension.include_paths()]
+    flags = ["-std=c++20", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
+    flags += ["-DUSE_CUDA", *includes]
+    compiled = tmp_path / "operators.o"
+    subprocess.run(["g++", *flags, "-c", "-o", compiled, source], check=True)
+    names = subprocess.run(["nm", "-C", "-u", compiled], capture_output=True, text=True, check=True)
+    wanted = {line.split()[-1] for line in names.stdout.splitlines()}
+    assert "aoti_torch_get_current_cuda_stream" in wanted
+    assert not [name for name in wanted if name.startswith(("at::", "c10::", "torch::", "cuda"))]
