@@ -4,11 +4,12 @@
 What ``BlockOps`` says is on the CPU gets to the device here, by copies that nothing waits for.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from s2reducer import ops
 from s2reducer.device import to_device
-from s2reducer.device_blocks import blocks_sum as blocks_sum
 from s2reducer.ops import bitmap_from_nonzero as bitmap_from_nonzero
 from s2reducer.ops import values_convert as values_convert
 
@@ -42,6 +43,20 @@ def blocks_add(
 ) -> None:
     """``accumulator += packed`` in the blocks at ``positions``, in the accumulator's arithmetic."""
     ops.blocks_add(packed, segments, to_device(positions, accumulator.device), accumulator)
+
+
+def blocks_sum(
+    packed: Sequence[Tensor],
+    segments: Tensor,
+    positions: Sequence[Tensor],
+    sums: Tensor,
+    lost: Tensor | None = None,
+    divisor: float = 1.0,
+    parallel: bool = True,
+) -> None:
+    """``sums = (the sum of the ranks' blocks) / divisor``, added in rank order and rounded once."""
+    on_device = [to_device(where, sums.device) for where in positions]
+    ops.blocks_sum(packed, segments, on_device, sums, lost, divisor)
 
 
 def blocks_clear_dead(

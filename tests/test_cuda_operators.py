@@ -18,7 +18,7 @@ from sketches import draw_ids, draw_seed
 from test_device_blocks import DTYPES, PAIRS, WIDE, Bucket
 from torch.utils import cpp_extension
 
-from s2reducer import ops
+from s2reducer import ops, select_ops
 
 pytestmark = pytest.mark.slow
 
@@ -28,18 +28,7 @@ OPERATORS = torch.ops.s2reducer
 SHAPES = [(1000, 64), (0, 4), (77, 1), (640, 8), (10, 64), (513, 100), (129, 3)]
 
 # Whether they can go on is known only when what lies on the device has been read.
-NOT_ON_DEVICES = {
-    "list_decode",
-    "coo_sort",
-    "coo_unite",
-    "blocks_sum",
-    "select_top",
-    "select_above",
-    "select_random",
-    "owed_add",
-    "owed_energies",
-    "owed_deliver",
-}
+NOT_ON_DEVICES = {"list_decode", "coo_sort", "coo_unite"}
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +139,19 @@ def test_add(emulated: Emulated, dtype: torch.dtype) -> None:
             accumulator = torch.randn(len(bucket.values)).to(wide)
             packed = bucket.packed(dtype)
             check(emulated, "blocks_add", packed, bucket.segments, bucket.positions, accumulator)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums(emulated: Emulated, dtype: torch.dtype) -> None:
+    for bucket in buckets(dtype):
+        for nranks in (1, 3, 6):
+            which = [torch.rand(len(bucket.positions)) < 0.6 for _ in range(nranks)]
+            numels = torch.tensor(bucket.numels, dtype=torch.int64)
+            packed = [torch.randn(int(numels[those].sum())).to(dtype) for those in which]
+            positions = [bucket.positions[those] for those in which]
+            sums = torch.full((len(bucket.values),), 7.0, dtype=dtype)
+            for lost in (None, torch.full((len(sums),), 7.0)):
+                check(emulated, "blocks_sum", packed, bucket.segments, positions, sums, lost, 3.0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -268,6 +270,44 @@ def peel(
 
 
 # ------------------------------------------------------------------------------------------------
+# Selection and error feedback
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("numel", [0, 1, 63, 1000, 5001])
+def test_selections(emulated: Emulated, numel: int) -> None:
+    scores = torch.randn(numel).mul(4).round()  # with many that are equal
+    scores[::97] = float("nan")
+    bitmap = bytes_of(select_ops.selected_nbytes(numel))
+    for keep in sorted({0, min(numel, 1), numel // 3, numel}):
+        top = (scores, keep, bitmap, torch.zeros(1))
+        scratch = bytes_of(select_ops.select_scratch_nbytes(numel))
+        on_cpu = copied(top)
+        OPERATORS.select_top.default(*on_cpu, scratch)
+        found = emulated.call("select_top", *top, scratch[:0])
+        assert all(map(same_bits, found, tensors_of(on_cpu)))
+        check(emulated, "select_random", random.getrandbits(63), numel, keep, bitmap)
+    for threshold in (0.0, 3.0, float("inf")):
+        check(emulated, "select_above", scores, threshold, bitmap, longs(1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_owed(emulated: Emulated, dtype: torch.dtype) -> None:
+    for numel, block in ((0, 3), (1, 1), (1000, 64), (3001, 7)):
+        values, owed = torch.randn(numel).to(dtype), torch.randn(numel)
+        nblocks = -(-numel // block)
+        bitmap = bytes_of(select_ops.selected_nbytes(nblocks))
+        if nblocks % 64:
+            bitmap[-8:] = 0  # the last word may have bits of no block
+        for before in (None, torch.randn(numel)):
+            check(emulated, "owed_add", values, before, owed, longs(1), 0.3)
+        check(emulated, "owed_add", values * 0, None, owed, longs(1), 0.3)
+        check(emulated, "owed_energies", owed, block, torch.zeros(nblocks))
+        for selected in (None, bitmap):
+            check(emulated, "owed_deliver", owed, block, selected, values, 3.0)
+
+
+# ------------------------------------------------------------------------------------------------
 # Errors
 # ------------------------------------------------------------------------------------------------
 
@@ -299,6 +339,11 @@ WRONG: list[tuple[Any, ...]] = [
     ("blocks_scatter", torch.zeros(16).half(), SEGMENTS, POSITIONS, VALUES.double()),
     ("blocks_add", torch.zeros(16).double(), SEGMENTS, POSITIONS, VALUES),
     ("bitmap_unite", torch.zeros(8, 2, dtype=torch.uint8).t(), SEGMENTS, BITMAP, ONE),
+    ("blocks_sum", [], SEGMENTS, [], VALUES),
+    ("blocks_sum", [torch.zeros(16)], SEGMENTS, [], VALUES),
+    ("blocks_sum", [torch.zeros(16).half()], SEGMENTS, [POSITIONS], VALUES),
+    ("blocks_sum", [torch.zeros(16)], SEGMENTS, [POSITIONS], VALUES, VALUES[:9]),
+    ("blocks_sum", [torch.zeros(16)], SEGMENTS, [POSITIONS], VALUES, None, -1.0),
     ("blocks_clear_dead", BITMAP[:0], SEGMENTS, VALUES),
     ("values_convert", VALUES, VALUES[:8]),
     ("values_convert", VALUES.double(), VALUES.half()),
@@ -324,6 +369,17 @@ WRONG: list[tuple[Any, ...]] = [
     ("sketch_peel", TABLE, 1, IDS, 0, None, 1, torch.zeros(2, 4), *PEELED, BITMAP, POSITIONS),
     ("sketch_peel", TABLE, 1, IDS, 1, TABLE[0], 1, torch.zeros(2, 4), *PEELED, BITMAP, POSITIONS),
     ("sketch_peel", TABLE, 1, IDS, 1, None, 1, torch.zeros(2, 4), *PEELED, BITMAP, ONE),
+    ("select_top", VALUES, 41, BITMAP, VALUES[:1], BITMAP),
+    ("select_top", VALUES, 4, BITMAP[:0], VALUES[:1], BITMAP),
+    ("select_above", VALUES, -1.0, BITMAP, ONE),
+    ("select_above", VALUES.double(), 1.0, BITMAP, ONE),
+    ("select_random", 1, 40, -1, BITMAP),
+    ("owed_add", VALUES, VALUES[:9], VALUES, ONE),
+    ("owed_add", VALUES, None, VALUES, ONE, 0.0),
+    ("owed_energies", VALUES, 0, VALUES[:1]),
+    ("owed_energies", VALUES, 8, VALUES[:4]),
+    ("owed_deliver", VALUES, 8, BITMAP[:0], VALUES),
+    ("owed_deliver", VALUES, 8, None, VALUES, 1e-60),
 ]
 
 

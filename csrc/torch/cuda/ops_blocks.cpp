@@ -65,18 +65,8 @@ void bitmap_unite(const Tensor &bitmaps, const Tensor &segments, const Tensor &b
     United u = united_of(bitmaps, segments, bitmap, counts, op);
     Work work(op, {&bitmaps, &bitmap, &counts});
     s2_cuda_layout layout = work.layout(u.layout, segments);
-    auto count = [&](const uint8_t *of, int64_t row) {
-        work.check(s2_cuda_bitmap_count(&layout, of, u.bitmap.nbytes,
-                                        u.counts + row * u.layout.nsegments, work.stream()));
-    };
-    Tensor written = bitmap;
-    torch::stable::zero_(written);
-    for (int64_t rank = 0; rank < u.ranks.nranks; rank++) {
-        const uint8_t *of_rank = u.ranks.data + rank * u.ranks.nbytes;
-        work.check(s2_cuda_bitmap_or(u.bitmap.data, of_rank, u.bitmap.nbytes, work.stream()));
-        count(of_rank, rank);
-    }
-    count(u.bitmap.data, u.ranks.nranks);
+    work.check(s2_cuda_bitmap_unite(&layout, u.ranks.data, u.ranks.nranks, u.ranks.nbytes,
+                                    u.bitmap.data, u.counts, work.stream()));
 }
 
 void bitmap_positions(const Tensor &bitmap, const Tensor &positions)
@@ -151,6 +141,31 @@ void blocks_add(const Tensor &packed, const Tensor &segments, const Tensor &posi
     work.check(status);
 }
 
+void blocks_sum(const std::vector<Tensor> &packed, const Tensor &segments,
+                const std::vector<Tensor> &positions, const Tensor &sums,
+                const std::optional<Tensor> &lost, double divisor, bool /*parallel*/)
+{
+    const char *op = "blocks_sum";
+    BlocksOfRanks b = blocks_of_ranks(packed, segments, positions, sums, lost, op);
+    const int64_t nranks = static_cast<int64_t>(b.ranks.size());
+    std::vector<const Tensor *> tensors{&sums, lost.has_value() ? &*lost : &sums};
+    for (size_t r = 0; r < b.ranks.size(); r++)
+        tensors.insert(tensors.end(), {&packed[r], &positions[r]});
+    Work work(op, tensors);
+    s2_cuda_layout layout = work.layout(b.layout, segments);
+    std::vector<s2_cuda_packed> ranks;
+    for (const s2_packed &rank : b.ranks)
+        ranks.push_back({rank.packed, rank.numel, rank.positions, rank.npositions,
+                         work.runs(layout, rank.positions, rank.npositions)});
+    int64_t nbytes = 0;
+    work.check(s2_cuda_blocks_sum_scratch_nbytes(b.sums.numel, nranks, &nbytes));
+    s2_status status =
+        s2_cuda_blocks_sum(&layout, ranks.data(), nranks, b.sums.dtype, divisor, b.sums.data,
+                           b.lost, work.scratch(nbytes), nbytes, work.stream());
+    check_divisor(status, divisor, op);
+    work.check(status);
+}
+
 void blocks_clear_dead(const Tensor &bitmap, const Tensor &segments, const Tensor &values,
                        bool /*parallel*/)
 {
@@ -183,8 +198,7 @@ void values_finite(const Tensor &values, const Tensor &finite, bool /*parallel*/
     Tensor answer = work.flag();
     work.check(s2_cuda_values_finite(v.data, v.dtype, v.numel,
                                      static_cast<int *>(answer.data_ptr()), work.stream()));
-    Tensor written = finite;
-    torch::stable::copy_(written, answer);
+    work.store(answer, finite);
 }
 
 } // namespace
@@ -201,6 +215,7 @@ S2_OPERATORS(m)
     m.impl("blocks_gather", TORCH_BOX(&blocks_gather));
     m.impl("blocks_scatter", TORCH_BOX(&blocks_scatter));
     m.impl("blocks_add", TORCH_BOX(&blocks_add));
+    m.impl("blocks_sum", TORCH_BOX(&blocks_sum));
     m.impl("blocks_clear_dead", TORCH_BOX(&blocks_clear_dead));
     m.impl("values_convert", TORCH_BOX(&values_convert));
     m.impl("values_finite", TORCH_BOX(&values_finite));

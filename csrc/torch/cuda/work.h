@@ -19,7 +19,6 @@
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/ops.h>
 
-#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -33,8 +32,8 @@ namespace s2 {
 class Work {
   public:
     // `tensors` are those that must lie on the device, one or more.
-    Work(const char *op, std::initializer_list<const Tensor *> tensors)
-        : op_(op), device_((*tensors.begin())->device())
+    Work(const char *op, const std::vector<const Tensor *> &tensors)
+        : op_(op), device_(tensors.front()->device())
     {
         for (const Tensor *tensor : tensors) {
             if (tensor->device() != device_)
@@ -61,12 +60,14 @@ class Work {
         return memory_.back().data_ptr();
     }
 
-    // Where a kernel writes whether something holds.
+    // Where a kernel writes whether something holds, and how that gets into a tensor of int64.
     Tensor flag()
     {
         memory_.push_back(torch::stable::empty({1}, ScalarType::Int, std::nullopt, device_));
         return memory_.back();
     }
+
+    static void store(const Tensor &flag, Tensor result) { torch::stable::copy_(result, flag); }
 
     // The copy of the segments does not wait where they are pinned, and hardly elsewhere: they are
     // few.  torch does not use pinned memory again before the copy is done.
@@ -78,14 +79,19 @@ class Work {
         return {&host, static_cast<const s2_segment *>(memory_.back().data_ptr())};
     }
 
-    const s2_cuda_run *runs(const s2_cuda_layout &layout, const Longs &positions)
+    const s2_cuda_run *runs(const s2_cuda_layout &layout, const int64_t *positions,
+                            int64_t capacity)
     {
         const int64_t count = layout.host->nsegments + 1;
         auto *runs =
             static_cast<s2_cuda_run *>(scratch(count * static_cast<int64_t>(sizeof(s2_cuda_run))));
-        check(
-            s2_cuda_blocks_runs(&layout, positions.data, positions.numel, nullptr, runs, stream_));
+        check(s2_cuda_blocks_runs(&layout, positions, capacity, nullptr, runs, stream_));
         return runs;
+    }
+
+    const s2_cuda_run *runs(const s2_cuda_layout &layout, const Longs &positions)
+    {
+        return runs(layout, positions.data, positions.numel);
     }
 
   private:
