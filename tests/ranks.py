@@ -40,6 +40,11 @@ def world_sizes(*sizes: int, fast: int = 3) -> list[Any]:
     return [size if size <= fast else pytest.param(size, marks=pytest.mark.slow) for size in sizes]
 
 
+def cases(every: list[Any], *fast: Any) -> list[Any]:
+    """For parametrize(): all but ``fast`` are left to the whole suite."""
+    return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in every]
+
+
 # The plan, for parametrize(): what it has of its own is tested by itself.
 SKETCH = pytest.param("sketch", marks=pytest.mark.slow)
 

@@ -92,6 +92,7 @@ def test_every_setting_of_a_selection_is_compared() -> None:
 
 def test_every_setting_of_sketches_is_compared() -> None:
     changed = {"rows": 2, "cells": 2.0, "margin": 1.5, "on_overflow": "estimate", "fixed": True}
+    changed["peel_rounds"] = 5
     assert set(changed) | {"error_feedback"} == set(asdict(SketchConfig()))
     for name, value in changed.items():
         others = SketchConfig(**{name: value})

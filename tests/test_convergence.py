@@ -175,6 +175,7 @@ def without_feedback(select: Selection) -> float:
     return reach({"select": select, "error_feedback": False}, 0.02, 400, False)
 
 
+@pytest.mark.slow
 def test_without_feedback_the_optimum_is_missed(ranks: Ranks) -> None:
     """Where ranks pull in different ways, the largest of each are not the largest of the sum."""
     assert ranks.run(2, without_feedback, TopK(DENSITY))[0] > 0.1

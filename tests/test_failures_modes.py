@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from pairs import FLAGS, LEAST_BUCKETS, STEPS, Pair, given, make_tables
-from ranks import EXACT_UNIT, SKETCH, Given, Ranks, assert_same_on_all_ranks, exact_gradient
+from ranks import EXACT_UNIT, SKETCH, Given, Ranks, assert_same_on_all_ranks, cases, exact_gradient
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -348,6 +348,6 @@ def train_with_forked_workers(persistent: bool) -> int:
     return len(readers)
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", cases([False, True], True))
 def test_workers_forked_beside_the_lanes(ranks: Ranks, persistent: bool) -> None:
     assert ranks.run(2, train_with_forked_workers, persistent) == [2 if persistent else 4] * 2

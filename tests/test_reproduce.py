@@ -312,6 +312,7 @@ def test_accuracies_are_percentages() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn_of_whatever_there_is(tmp_path: Path) -> None:
     for trainings in (
         TRAININGS,
@@ -385,6 +386,7 @@ def start(
     return done
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     some = ("--models", "resnet", "--methods", "topk", "--seeds", "2")
     every = [f"resnet-{method}-{seed}" for seed in range(2) for method in ("dense", "topk")]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Given, Ranks, assert_same_on_all_ranks, world_sizes
+from ranks import Given, Ranks, assert_same_on_all_ranks, cases, world_sizes
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -89,7 +89,7 @@ def train(
 
 
 @pytest.mark.parametrize("nranks", world_sizes(2, 3, 4, fast=2))
-@pytest.mark.parametrize("name", SELECTIONS)
+@pytest.mark.parametrize("name", cases([*SELECTIONS], "top", "shared", "threshold"))
 def test_means_and_debts_are_those_of_the_reference(ranks: Ranks, nranks: int, name: str) -> None:
     settings = {"select": SELECTIONS[name]}
     assert set(ranks.run(nranks, train, SEED, settings, torch.float32, True)) == {(True, True)}

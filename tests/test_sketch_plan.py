@@ -175,7 +175,8 @@ def train_adam(seed: int, sparse: bool) -> float:
     return apart / way
 
 
-@pytest.mark.parametrize("sparse", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sparse", [False, True])
 def test_adam_ends_where_dense_adam_ends(ranks: Ranks, sparse: bool) -> None:
     for apart in ranks.run(3, train_adam, SEED, sparse):
         assert apart < 1e-3
