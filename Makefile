@@ -78,7 +78,7 @@ $(TOOLS): pyproject.toml $(TOOLS)-for
 	$(PIP) install 'setuptools>=77'
 	@touch $@
 
-$(BUILT): setup.py $(SOURCES) $(TOOLS) $(BUILT)-for
+$(BUILT): setup.py $(SOURCES) $(CUDA_FILES) $(CUDA_HEADERS) $(TOOLS) $(BUILT)-for
 	@echo 'Building s2reducer and installing what its tests and demo need ...'
 	@$(PIP) install --quiet --no-build-isolation --editable '.[dev]'
 	@$(PY) -c 'from s2reducer import cuda, _C as c; info = c.build_info(); print( \

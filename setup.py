@@ -157,14 +157,14 @@ def why_no_cuda() -> str | None:
 
 
 wanted = os.environ.get("S2_CUDA", "auto")
-missing = why_no_cuda()
 if wanted not in ("auto", "0", "1"):
     sys.exit(f"S2_CUDA is {wanted!r}, but must be auto, 0 or 1")
+missing = "it is not wanted" if wanted == "0" else why_no_cuda()
 if wanted == "1" and missing:
     sys.exit(f"S2_CUDA=1 wants the CUDA kernels of s2reducer, but {missing}")
 
 extensions = [extension]
-if wanted != "0" and not missing:
+if not missing:
     # No Python is in it, so that it serves any.  CUDA's runtime comes with libtorch_cuda.  Of the
     # core it has a copy of what checks sizes; the choice of kernels for the CPU, which comes along,
     # is asked by nobody.

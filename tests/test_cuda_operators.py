@@ -87,13 +87,13 @@ def test_bitmaps(emulated: Emulated, dtype: torch.dtype) -> None:
             emulated, "bitmap_from_nonzero", values, segments, bytes_of(bucket.nbytes), longs(1)
         )
         check(emulated, "bitmap_count", bitmap, segments, longs(len(segments)))
-        live = longs(int(ops_count(bitmap)))
+        live = longs(int(bits_of(bitmap)))
         check(emulated, "bitmap_positions", bitmap, live)
         check(emulated, "bitmap_from_positions", bucket.positions, bytes_of(bucket.nbytes))
         check(emulated, "blocks_clear_dead", bitmap, segments, values)
 
 
-def ops_count(bitmap: torch.Tensor) -> torch.Tensor:
+def bits_of(bitmap: torch.Tensor) -> torch.Tensor:
     return ((bitmap.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8)) & 1).sum()
 
 
@@ -184,7 +184,7 @@ def test_plans(emulated: Emulated, nranks: int) -> None:
         union = ranks[0].clone()
         for other in ranks:
             union |= other
-        positions = longs(int(ops_count(union)))
+        positions = longs(int(bits_of(union)))
         ops.bitmap_positions(union, positions)
         given = (ranks, bucket.segments, positions)
         owners = torch.full((len(positions),), -7, dtype=torch.int16)
@@ -408,7 +408,11 @@ def test_a_device_has_rounds_that_are_counted(emulated: Emulated) -> None:
 # ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", sorted((ROOT / "csrc/torch/cuda").glob("*.cpp")), ids=str)
+def name_of(source: Path) -> str:
+    return source.name
+
+
+@pytest.mark.parametrize("source", sorted((ROOT / "csrc/torch/cuda").glob("*.cpp")), ids=name_of)
 def test_sources_compile_for_cuda(source: Path, tmp_path: Path) -> None:
     """Where there is none, too; and what they want of libtorch is its C interface alone."""
     includes = [f"-isystem{path}" for path in cpp_extension.include_paths()]
