@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The operators on CUDA tensors, on the emulated device of tests/cuda, beside those on the CPU."""
+"""The operators on CUDA tensors: on the emulated device of tests/cuda, and on a real one."""
 
 import ctypes
 import os
@@ -40,43 +40,26 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one, other)
 
 
-class Emulated:
-    """The operators in ``torch.ops.s2reducer_emulated``, with the schemas of the real ones."""
+class Device:
+    """The operators for a device, in a namespace of ``torch.ops`` and for a kind of tensors."""
 
-    def __init__(self) -> None:
-        path = build()
-        self._library = torch.library.Library("s2reducer_emulated", "DEF")
-        self._schemas = {}
-        for schema in torch._C._jit_get_all_schemas():
-            if schema.name.startswith("s2reducer::"):
-                self._library.define(str(schema).partition("::")[2])
-                self._schemas[schema.name.partition("::")[2]] = schema
-        torch.ops.load_library(str(path))
-        self._device = ctypes.CDLL(str(path))
-        for function in ("device_array", "emulated_host_array"):
-            getattr(self._device, function).restype = ctypes.c_void_p
-        self._device.emulated_begin()
+    def __init__(self, namespace: str, kind: str) -> None:
+        self._namespace = namespace
+        self._kind = kind
+        self._schemas = {
+            schema.name.partition("::")[2]: schema
+            for schema in torch._C._jit_get_all_schemas()
+            if schema.name.startswith("s2reducer::")
+        }
 
     def names(self) -> set[str]:
         """Of the operators that there are."""
         has = torch._C._dispatch_has_kernel_for_dispatch_key
-        return {name for name in self._schemas if has(f"s2reducer_emulated::{name}", "CPU")}
+        return {name for name in self._schemas if has(f"{self._namespace}::{name}", self._kind)}
 
     def _placed(self, tensor: Tensor, array: int | None) -> Tensor:
-        """A copy in an array of the device, or in that of the host."""
-        nbytes = tensor.numel() * tensor.element_size()
-        source = ctypes.c_void_p(tensor.data_ptr())
-        size = ctypes.c_int64(nbytes)
-        assert nbytes <= DEVICE_NBYTES and (array is None or array < DEVICE_ARRAYS)
-        if nbytes == 0 or not tensor.is_contiguous():
-            return tensor.clone()
-        if array is None:
-            address = self._device.emulated_host_array(source, size)
-        else:
-            unit = ctypes.c_int64(max(8, tensor.element_size()))
-            address = self._device.device_array(array, source, size, unit)
-        memory = (ctypes.c_byte * nbytes).from_address(address)
-        return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
+        """A copy in an array of the device, or in one of the host."""
+        raise NotImplementedError
 
     def call(self, name: str, *arguments: Any) -> list[Tensor]:
         """All tensors among the arguments after the call, which went to copies on the device."""
@@ -90,8 +73,56 @@ class Emulated:
                 placed.append(self._placed(argument, None if on_host else next(used)))
             else:
                 placed.append(argument)
-        getattr(torch.ops.s2reducer_emulated, name).default(*placed)
-        return [each.clone() for each in tensors_of(placed)]
+        getattr(getattr(torch.ops, self._namespace), name).default(*placed)
+        return [each.cpu().clone() for each in tensors_of(placed)]
+
+
+class Real(Device):
+    """The device that torch knows."""
+
+    def __init__(self) -> None:
+        super().__init__("s2reducer", "CUDA")
+
+    def _placed(self, tensor: Tensor, array: int | None) -> Tensor:
+        if array is None:
+            return tensor.clone()
+        if tensor.layout != torch.strided or tensor.is_contiguous():
+            return tensor.to("cuda")
+        placed = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda"
+        )
+        return placed.copy_(tensor)
+
+
+class Emulated(Device):
+    """That of tests/cuda; its operators have the schemas of the real ones."""
+
+    def __init__(self) -> None:
+        super().__init__("s2reducer_emulated", "CPU")
+        path = build()
+        self._library = torch.library.Library("s2reducer_emulated", "DEF")
+        for schema in self._schemas.values():
+            self._library.define(str(schema).partition("::")[2])
+        torch.ops.load_library(str(path))
+        self._device = ctypes.CDLL(str(path))
+        for function in ("device_array", "emulated_host_array"):
+            getattr(self._device, function).restype = ctypes.c_void_p
+        self._device.emulated_begin()
+
+    def _placed(self, tensor: Tensor, array: int | None) -> Tensor:
+        nbytes = tensor.numel() * tensor.element_size()
+        source = ctypes.c_void_p(tensor.data_ptr())
+        size = ctypes.c_int64(nbytes)
+        assert nbytes <= DEVICE_NBYTES and (array is None or array < DEVICE_ARRAYS)
+        if nbytes == 0 or not tensor.is_contiguous():
+            return tensor.clone()
+        if array is None:
+            address = self._device.emulated_host_array(source, size)
+        else:
+            unit = ctypes.c_int64(max(8, tensor.element_size()))
+            address = self._device.device_array(array, source, size, unit)
+        memory = (ctypes.c_byte * nbytes).from_address(address)
+        return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
 
 
 def tensors_of(arguments: Any) -> list[Tensor]:

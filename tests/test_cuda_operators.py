@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The operators on CUDA tensors beside those on the CPU: the same bits, and the same errors.
 
-What runs are the operators and the kernels of the real object, built for an emulated device: see
-tests/cuda/emulator.  There they read and write what lies where, and nothing else.
+What runs are the operators and the kernels of the real object, on a device if there is one, and
+built for an emulated device: see tests/cuda/emulator.  There they read and write what lies where,
+and nothing else.
 """
 
 import os
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from emulated import Emulated, copied, same_bits, tensors_of
+from emulated import Device, Emulated, Real, copied, same_bits, tensors_of
 from sketches import draw_ids, draw_seed
 from test_device_blocks import DTYPES, PAIRS, WIDE, Bucket
 from torch.utils import cpp_extension
@@ -38,18 +39,18 @@ def seed() -> None:
     torch.manual_seed(SEED)
 
 
-@pytest.fixture(scope="module")
-def emulated() -> Emulated:
-    return Emulated()
+@pytest.fixture(scope="module", params=["emulated", pytest.param("real", marks=pytest.mark.cuda)])
+def device(request: pytest.FixtureRequest) -> Device:
+    return Emulated() if request.param == "emulated" else Real()
 
 
-def check(emulated: Emulated, name: str, *arguments: Any) -> list[torch.Tensor]:
+def check(device: Device, name: str, *arguments: Any) -> list[torch.Tensor]:
     """All tensors after the call, which are the same after both."""
     on_cpu = copied(arguments)
     getattr(OPERATORS, name).default(*on_cpu)
     expected = tensors_of(on_cpu)
     for number, (one, other) in enumerate(
-        zip(emulated.call(name, *arguments), expected, strict=True)
+        zip(device.call(name, *arguments), expected, strict=True)
     ):
         assert same_bits(one, other), f"tensor {number} of {name}"
     return expected
@@ -70,8 +71,8 @@ def longs(*shape: int) -> torch.Tensor:
     return torch.full(shape, -7)
 
 
-def test_every_operator_has_a_twin(emulated: Emulated) -> None:
-    assert set(emulated._schemas) - emulated.names() == NOT_ON_DEVICES
+def test_every_operator_has_a_twin(device: Device) -> None:
+    assert set(device._schemas) - device.names() == NOT_ON_DEVICES
 
 
 # ------------------------------------------------------------------------------------------------
@@ -80,32 +81,32 @@ def test_every_operator_has_a_twin(emulated: Emulated) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_bitmaps(emulated: Emulated, dtype: torch.dtype) -> None:
+def test_bitmaps(device: Device, dtype: torch.dtype) -> None:
     for bucket in buckets(dtype):
         values, segments = bucket.values, bucket.segments
         _, _, bitmap, _ = check(
-            emulated, "bitmap_from_nonzero", values, segments, bytes_of(bucket.nbytes), longs(1)
+            device, "bitmap_from_nonzero", values, segments, bytes_of(bucket.nbytes), longs(1)
         )
-        check(emulated, "bitmap_count", bitmap, segments, longs(len(segments)))
+        check(device, "bitmap_count", bitmap, segments, longs(len(segments)))
         live = longs(int(bits_of(bitmap)))
-        check(emulated, "bitmap_positions", bitmap, live)
-        check(emulated, "bitmap_from_positions", bucket.positions, bytes_of(bucket.nbytes))
-        check(emulated, "blocks_clear_dead", bitmap, segments, values)
+        check(device, "bitmap_positions", bitmap, live)
+        check(device, "bitmap_from_positions", bucket.positions, bytes_of(bucket.nbytes))
+        check(device, "blocks_clear_dead", bitmap, segments, values)
 
 
 def bits_of(bitmap: torch.Tensor) -> torch.Tensor:
     return ((bitmap.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8)) & 1).sum()
 
 
-def test_sets(emulated: Emulated) -> None:
+def test_sets(device: Device) -> None:
     for nbytes in (0, 8, 8 * 300):
-        check(emulated, "bitmap_or", bytes_of(nbytes), bytes_of(nbytes))
-        check(emulated, "bitmap_andnot", bytes_of(nbytes), bytes_of(nbytes))
+        check(device, "bitmap_or", bytes_of(nbytes), bytes_of(nbytes))
+        check(device, "bitmap_andnot", bytes_of(nbytes), bytes_of(nbytes))
     for bucket in buckets(torch.float32):
         for nranks in (1, 5):
             ranks = torch.stack([bitmap_of_some(bucket) for _ in range(nranks)])
             counts = longs(nranks + 1, len(bucket.segments))
-            check(emulated, "bitmap_unite", ranks, bucket.segments, bytes_of(bucket.nbytes), counts)
+            check(device, "bitmap_unite", ranks, bucket.segments, bytes_of(bucket.nbytes), counts)
 
 
 def some(positions: torch.Tensor) -> torch.Tensor:
@@ -121,28 +122,28 @@ def bitmap_of_some(bucket: Bucket) -> torch.Tensor:
 @pytest.mark.parametrize("divisor", [1.0, 3.0])
 @pytest.mark.parametrize(("wide", "narrow"), PAIRS)
 def test_gather_and_convert(
-    emulated: Emulated, wide: torch.dtype, narrow: torch.dtype, divisor: float
+    device: Device, wide: torch.dtype, narrow: torch.dtype, divisor: float
 ) -> None:
     for bucket in buckets(wide):
         where = (bucket.segments, bucket.positions)
         packed = bucket.packed(narrow)
-        check(emulated, "blocks_gather", bucket.values, *where, packed, divisor)
-        check(emulated, "values_convert", bucket.values, bucket.values.to(narrow), divisor)
+        check(device, "blocks_gather", bucket.values, *where, packed, divisor)
+        check(device, "values_convert", bucket.values, bucket.values.to(narrow), divisor)
         packed = bucket.packed(wide)
-        check(emulated, "blocks_scatter", packed, *where, bucket.values.to(narrow), divisor)
+        check(device, "blocks_scatter", packed, *where, bucket.values.to(narrow), divisor)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_add(emulated: Emulated, dtype: torch.dtype) -> None:
+def test_add(device: Device, dtype: torch.dtype) -> None:
     for bucket in buckets(dtype):
         for wide in WIDE[dtype]:
             accumulator = torch.randn(len(bucket.values)).to(wide)
             packed = bucket.packed(dtype)
-            check(emulated, "blocks_add", packed, bucket.segments, bucket.positions, accumulator)
+            check(device, "blocks_add", packed, bucket.segments, bucket.positions, accumulator)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_sums(emulated: Emulated, dtype: torch.dtype) -> None:
+def test_sums(device: Device, dtype: torch.dtype) -> None:
     for bucket in buckets(dtype):
         for nranks in (1, 3, 6):
             which = [torch.rand(len(bucket.positions)) < 0.6 for _ in range(nranks)]
@@ -151,17 +152,17 @@ def test_sums(emulated: Emulated, dtype: torch.dtype) -> None:
             positions = [bucket.positions[those] for those in which]
             sums = torch.full((len(bucket.values),), 7.0, dtype=dtype)
             for lost in (None, torch.full((len(sums),), 7.0)):
-                check(emulated, "blocks_sum", packed, bucket.segments, positions, sums, lost, 3.0)
+                check(device, "blocks_sum", packed, bucket.segments, positions, sums, lost, 3.0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_finite(emulated: Emulated, dtype: torch.dtype) -> None:
+def test_finite(device: Device, dtype: torch.dtype) -> None:
     for numel in (0, 1, 1000):
         values = torch.randn(numel).to(dtype)
-        *_, finite = check(emulated, "values_finite", values, longs(1))
+        *_, finite = check(device, "values_finite", values, longs(1))
         assert finite.item() == 1
         values[-1:] = float("nan")
-        *_, finite = check(emulated, "values_finite", values, longs(1))
+        *_, finite = check(device, "values_finite", values, longs(1))
         assert finite.item() == (numel == 0)
 
 
@@ -171,14 +172,14 @@ def test_finite(emulated: Emulated, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("nbits", [1, 65, 4097, 10**9])
-def test_lists(emulated: Emulated, nbits: int) -> None:
+def test_lists(device: Device, nbits: int) -> None:
     for count in (0, 1, min(nbits, 300)):
         where = torch.tensor(sorted(random.sample(range(nbits), count)), dtype=torch.int64)
-        check(emulated, "list_encode", where, nbits, bytes_of(ops.list_nbytes(nbits, count)))
+        check(device, "list_encode", where, nbits, bytes_of(ops.list_nbytes(nbits, count)))
 
 
 @pytest.mark.parametrize("nranks", [1, 2, 7])
-def test_plans(emulated: Emulated, nranks: int) -> None:
+def test_plans(device: Device, nranks: int) -> None:
     for bucket in buckets(torch.float32):
         ranks = torch.stack([bitmap_of_some(bucket) for _ in range(nranks)])
         union = ranks[0].clone()
@@ -188,12 +189,12 @@ def test_plans(emulated: Emulated, nranks: int) -> None:
         ops.bitmap_positions(union, positions)
         given = (ranks, bucket.segments, positions)
         owners = torch.full((len(positions),), -7, dtype=torch.int16)
-        *_, owners = check(emulated, "plan_owners", *given, random.getrandbits(63), owners)
+        *_, owners = check(device, "plan_owners", *given, random.getrandbits(63), owners)
         rank = random.randrange(nranks)
-        *_, exchanges = check(emulated, "plan_exchanges", *given, owners, rank, longs(nranks, 6))
+        *_, exchanges = check(device, "plan_exchanges", *given, owners, rank, longs(nranks, 6))
         sent, _, received, *_ = exchanges.sum(0).tolist()
         lists = (longs(sent), longs(received), longs(len(positions)), longs(*bucket.segments.shape))
-        check(emulated, "plan_lists", *given, owners, rank, exchanges, *lists)
+        check(device, "plan_lists", *given, owners, rank, exchanges, *lists)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -202,17 +203,17 @@ def test_plans(emulated: Emulated, nranks: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_sums_of_rows(emulated: Emulated, dtype: torch.dtype) -> None:
+def test_sums_of_rows(device: Device, dtype: torch.dtype) -> None:
     for n, width, nrows in ((0, 3, 9), (1, 1, 1), (300, 5, 40), (70, 130, 1000)):
         indices = torch.randint(0, nrows, (n,))
         order, rows, starts = longs(n), longs(n), longs(n + 1)
         count = ops.coo_sort(indices, nrows, order, rows, starts)
         sums = torch.full((count, width), 7.0, dtype=dtype)
         values = torch.randn(n, width).to(dtype)
-        check(emulated, "coo_sum", values, order, starts[: count + 1], sums)
+        check(device, "coo_sum", values, order, starts[: count + 1], sums)
 
 
-def test_bitmaps_of_rows(emulated: Emulated) -> None:
+def test_bitmaps_of_rows(device: Device) -> None:
     for nranks, nrows in ((1, 1), (3, 500), (7, 10**6)):
         lists = [torch.randint(0, nrows, (random.randrange(90),)).unique() for _ in range(nranks)]
         together = torch.cat(lists)
@@ -220,7 +221,7 @@ def test_bitmaps_of_rows(emulated: Emulated) -> None:
         rows, entries = longs(len(together)), longs(len(together))
         count = ops.coo_unite(together, lengths, nrows, rows, entries)
         bitmaps = bytes_of(nranks * ((count + 63) // 64 * 8)).view(nranks, -1)
-        check(emulated, "coo_bitmaps", entries, count, bitmaps)
+        check(device, "coo_bitmaps", entries, count, bitmaps)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -229,26 +230,24 @@ def test_bitmaps_of_rows(emulated: Emulated) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 40, 5), (3, 26, 64), (3, 130, 1), (8, 1, 7)])
-def test_sketches(emulated: Emulated, shape: tuple[int, int, int]) -> None:
+def test_sketches(device: Device, shape: tuple[int, int, int]) -> None:
     rows, width, block = shape
     for n in (0, 1, rows * width * 3 // 4):
         seed, ids, values = ops.signed(draw_seed()), draw_ids(n), torch.randn(n, block)
-        table, *_ = check(emulated, "sketch_insert", torch.randn(shape), seed, ids, values)
-        check(emulated, "sketch_subtract", table, seed, ids, values)
-        check(emulated, "sketch_merge", table, seed, torch.randn(shape), seed)
-        check(emulated, "sketch_estimate", table, seed, ids, values)
-        magnitudes, *_ = check(
-            emulated, "sketch_weigh", torch.zeros(rows, width), seed, ids, values
-        )
+        table, *_ = check(device, "sketch_insert", torch.randn(shape), seed, ids, values)
+        check(device, "sketch_subtract", table, seed, ids, values)
+        check(device, "sketch_merge", table, seed, torch.randn(shape), seed)
+        check(device, "sketch_estimate", table, seed, ids, values)
+        magnitudes, *_ = check(device, "sketch_weigh", torch.zeros(rows, width), seed, ids, values)
         table = torch.zeros(shape)
         OPERATORS.sketch_insert.default(table, seed, ids, values)
         for known in (None, magnitudes):
             for max_rounds in (1, 40):
-                peel(emulated, table, seed, ids, known, max_rounds)
+                peel(device, table, seed, ids, known, max_rounds)
 
 
 def peel(
-    emulated: Emulated,
+    device: Device,
     table: torch.Tensor,
     seed: int,
     ids: torch.Tensor,
@@ -264,7 +263,7 @@ def peel(
     on_cpu = copied(given)
     OPERATORS.sketch_peel.default(*on_cpu)
     expected = tensors_of(on_cpu)
-    found = emulated.call("sketch_peel", *given[:10], scratch[:0], given[11])
+    found = device.call("sketch_peel", *given[:10], scratch[:0], given[11])
     for one, other in zip(found[1:-2] + found[-1:], expected[1:-2] + expected[-1:], strict=True):
         assert same_bits(one, other)
 
@@ -275,7 +274,7 @@ def peel(
 
 
 @pytest.mark.parametrize("numel", [0, 1, 63, 1000, 5001])
-def test_selections(emulated: Emulated, numel: int) -> None:
+def test_selections(device: Device, numel: int) -> None:
     scores = torch.randn(numel).mul(4).round()  # with many that are equal
     scores[::97] = float("nan")
     bitmap = bytes_of(select_ops.selected_nbytes(numel))
@@ -284,15 +283,15 @@ def test_selections(emulated: Emulated, numel: int) -> None:
         scratch = bytes_of(select_ops.select_scratch_nbytes(numel))
         on_cpu = copied(top)
         OPERATORS.select_top.default(*on_cpu, scratch)
-        found = emulated.call("select_top", *top, scratch[:0])
+        found = device.call("select_top", *top, scratch[:0])
         assert all(map(same_bits, found, tensors_of(on_cpu)))
-        check(emulated, "select_random", random.getrandbits(63), numel, keep, bitmap)
+        check(device, "select_random", random.getrandbits(63), numel, keep, bitmap)
     for threshold in (0.0, 3.0, float("inf")):
-        check(emulated, "select_above", scores, threshold, bitmap, longs(1))
+        check(device, "select_above", scores, threshold, bitmap, longs(1))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_owed(emulated: Emulated, dtype: torch.dtype) -> None:
+def test_what_is_owed(device: Device, dtype: torch.dtype) -> None:
     for numel, block in ((0, 3), (1, 1), (1000, 64), (3001, 7)):
         values, owed = torch.randn(numel).to(dtype), torch.randn(numel)
         nblocks = -(-numel // block)
@@ -300,11 +299,11 @@ def test_what_is_owed(emulated: Emulated, dtype: torch.dtype) -> None:
         if nblocks % 64:
             bitmap[-8:] = 0  # the last word may have bits of no block
         for before in (None, torch.randn(numel)):
-            check(emulated, "owed_add", values, before, owed, longs(1), 0.3)
-        check(emulated, "owed_add", values * 0, None, owed, longs(1), 0.3)
-        check(emulated, "owed_energies", owed, block, torch.zeros(nblocks))
+            check(device, "owed_add", values, before, owed, longs(1), 0.3)
+        check(device, "owed_add", values * 0, None, owed, longs(1), 0.3)
+        check(device, "owed_energies", owed, block, torch.zeros(nblocks))
         for selected in (None, bitmap):
-            check(emulated, "owed_deliver", owed, block, selected, values, 3.0)
+            check(device, "owed_deliver", owed, block, selected, values, 3.0)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -384,23 +383,24 @@ WRONG: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("call", WRONG, ids=[f"{i}-{call[0]}" for i, call in enumerate(WRONG)])
-def test_wrong_arguments_have_the_same_sentences(emulated: Emulated, call: Any) -> None:
+def test_wrong_arguments_have_the_same_sentences(device: Device, call: Any) -> None:
     name, *arguments = call
     with pytest.raises(RuntimeError, match=f"s2reducer::{name}: ") as on_cpu:
         getattr(OPERATORS, name).default(*copied(arguments))
     with pytest.raises(RuntimeError) as on_device:
-        emulated.call(name, *arguments)
+        device.call(name, *arguments)
     assert sentence(on_device.value) == sentence(on_cpu.value)
 
 
 def sentence(error: Exception) -> str:
-    return str(error).partition("s2reducer::")[2].splitlines()[0]
+    said = str(error).partition("s2reducer::")[2].splitlines()[0]
+    return said.replace("CUDA tensor", "CPU tensor")
 
 
-def test_a_device_has_rounds_that_are_counted(emulated: Emulated) -> None:
+def test_a_device_has_rounds_that_are_counted(device: Device) -> None:
     peeled = (torch.zeros(2, 4), *PEELED, BITMAP, POSITIONS)
     with pytest.raises(RuntimeError, match="max_rounds must be 1 or more on a device, but is 0"):
-        emulated.call("sketch_peel", TABLE, 1, IDS, 1, None, 0, *peeled)
+        device.call("sketch_peel", TABLE, 1, IDS, 1, None, 0, *peeled)
 
 
 # ------------------------------------------------------------------------------------------------
