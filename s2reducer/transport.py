@@ -19,10 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# torch 2.13 renamed it; the old name warns there, and is the only one before.
-_ALL_GATHER = (
-    "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
-)
+from s2reducer import collectives
 
 # The backends that this package knows.
 BACKENDS = ("gloo", "nccl")
@@ -116,7 +113,7 @@ class Transport:
         """[P, n]: every rank's piece (contiguous, [n]), all of one size, in rank order."""
         gathered = piece.new_empty(self.world_size, piece.numel())
         with self._sending((self.world_size - 1) * piece.nbytes):
-            getattr(dist, _ALL_GATHER)(gathered.view(-1), piece, group=self.group)
+            collectives.all_gather(gathered.view(-1), piece, group=self.group)
         return gathered
 
     def all_gather_uneven(self, piece: Tensor, sizes: list[int]) -> list[Tensor]:
@@ -154,10 +151,11 @@ class Transport:
         outgoing_sizes: list[int],
     ) -> None:
         """Sends each rank its part of ``outgoing``; sizes are elements, one for each rank."""
-        sizes = incoming_sizes, outgoing_sizes
         away = outgoing.numel() - outgoing_sizes[self.rank]
         with self._sending(away * outgoing.element_size()):
-            dist.all_to_all_single(incoming, outgoing, *sizes, group=self.group)
+            collectives.all_to_all(
+                incoming, outgoing, incoming_sizes, outgoing_sizes, group=self.group
+            )
 
     def or_bitmap(self, bitmap: Tensor) -> None:
         """``bitmap`` (uint8, a multiple of 8 bytes) becomes the OR of all ranks' bitmaps."""
@@ -166,7 +164,7 @@ class Transport:
             return
         with self._sending(self.ring_nbytes(bitmap.numel())):
             # gloo combines element by element: eight bytes at once are eight times fewer.
-            dist.all_reduce(bitmap.view(torch.int64), op=dist.ReduceOp.BOR, group=self.group)
+            collectives.all_reduce(bitmap.view(torch.int64), dist.ReduceOp.BOR, group=self.group)
 
     def _or_by_slices(self, bitmap: Tensor) -> None:
         world_size, nbytes = self.world_size, bitmap.numel()
@@ -183,7 +181,7 @@ class Transport:
     def sum(self, tensor: Tensor) -> None:
         """``tensor`` becomes its sum over all ranks."""
         with self._sending(self.ring_nbytes(tensor.nbytes)):
-            dist.all_reduce(tensor, group=self.group)
+            collectives.all_reduce(tensor, group=self.group)
 
     def begin_sum(self, tensor: Tensor) -> "torch.futures.Future[list[Tensor]]":
         """Begins the sum of ``tensor`` over all ranks, in place."""
@@ -200,7 +198,7 @@ class Transport:
         return self._begin_sum(tensor)
 
     def _begin_sum(self, tensor: Tensor) -> "torch.futures.Future[list[Tensor]]":
-        work = dist.all_reduce(tensor, group=self.group, async_op=True)
+        work = collectives.all_reduce(tensor, group=self.group, async_op=True)
         future: torch.futures.Future[list[Tensor]] = work.get_future()
         return future
 

@@ -29,7 +29,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from s2reducer.transport import _ALL_GATHER
+from s2reducer import collectives
+
+# Of the package, by the names of the functions in ``collectives``.
+COLLECTIVES = ("all_reduce", "all_to_all", "all_gather")
 
 START_SECONDS = 120.0  # to import torch on a machine that is busy
 CASE_SECONDS = 30.0
@@ -239,7 +242,7 @@ def assert_same_on_all_ranks(tensors: Sequence[torch.Tensor]) -> None:
 
 @contextmanager
 def recorded_collectives() -> Iterator[list[tuple[str, str, int]]]:
-    """Every collective that Python issues in the meantime: its name, dtype and length.
+    """Every collective of the package in the meantime: its name, dtype and length.
 
     Lanes issue theirs side by side, so the order is that of each process group alone.
     """
@@ -253,12 +256,11 @@ def recorded_collectives() -> Iterator[list[tuple[str, str, int]]]:
 
         return record
 
-    names = ("all_reduce", "all_gather", "all_to_all_single", _ALL_GATHER)
-    originals = {name: getattr(dist, name) for name in names}
+    originals = {name: getattr(collectives, name) for name in COLLECTIVES}
     try:
         for name, function in originals.items():
-            setattr(dist, name, recorder(name, function))
+            setattr(collectives, name, recorder(name, function))
         yield calls
     finally:
         for name, function in originals.items():
-            setattr(dist, name, function)
+            setattr(collectives, name, function)

@@ -206,16 +206,16 @@ def test_what_stays_dense_is_not_scanned_until_a_probe_finds_it_sparse(ranks: Ra
     assert answers[0] == answers[1]
     steps = answers[0]
     index = 128 + 8 * sum((rows + 63) // 64 for rows in (700, 900, 800))
-    assert ("all_gather_single", index) in steps[3][0]
+    assert ("all_gather", index) in steps[3][0]
     # Once dense for some steps in a row, two AllReduces on the user's group, and a short index.
     short = 128 + 8 * ((900 + 63) // 64)
     for step in (20, 45, 63):
         calls, plans = steps[step]
         assert sorted(n for name, n in calls if name == "all_reduce") == [700 * 64, 800 * 64]
-        assert ("all_gather_single", short) in calls
+        assert ("all_gather", short) in calls
         assert plans == ["dense", "gather", "dense"]
     assert steps[32][0] == [("all_reduce", 2400 * 64)]  # a step that shows what dense takes
-    assert ("all_gather_single", index) in steps[64][0]  # a probe
+    assert ("all_gather", index) in steps[64][0]  # a probe
     calls, plans = steps[66]
     assert plans[1:] == ["gather", "dense"] and plans[0] == "gather"
     assert [n for name, n in calls if name == "all_reduce"] == [800 * 64]

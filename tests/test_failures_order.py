@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from pairs import MODELS, STEPS, Pair, given
 from ranks import (
+    COLLECTIVES,
     EXACT_UNIT,
     SKETCH,
     Given,
@@ -28,7 +29,8 @@ from ranks import (
 from torch import Tensor, nn
 from torch.futures import Future
 
-from s2reducer.transport import _ALL_GATHER, Transport
+from s2reducer import collectives
+from s2reducer.transport import Transport
 
 PLANS = ["auto", "gather", "owner", "union", SKETCH]
 LANES = {"s2reducer-index", "s2reducer-values"}
@@ -101,9 +103,8 @@ def train_with_delays(plan: str, seed: int) -> tuple[set[str], list[str]]:
         return then
 
     pair = Pair(make_layers, {"plan": plan}, bucket_cap_mb=0.3)
-    collectives = ("all_reduce", "all_to_all_single", _ALL_GATHER)
     with (
-        wrapped(dist, collectives, slow),
+        wrapped(collectives, COLLECTIVES, slow),
         wrapped(Future, ("wait",), waiting),
         wrapped(Future, ("then",), marking),
     ):
@@ -205,7 +206,7 @@ def train_without_bitwise(plan: str) -> set[str]:
         return call
 
     pair = Pair(MODELS["dtypes"], {"plan": plan})
-    with wrapped(dist, ("all_reduce",), refusing), recorded_collectives() as calls:
+    with wrapped(collectives, ("all_reduce",), refusing), recorded_collectives() as calls:
         for step in range(STEPS):
             gradients = given(pair.plain.module, step)
             for model in (pair.plain, pair.hooked):
@@ -237,7 +238,7 @@ def reduce_bitmaps() -> set[tuple[str, bool]]:
         return call
 
     pair = Pair(MODELS["dtypes"], {"plan": "union"})
-    with wrapped(dist, ("all_reduce",), watched):
+    with wrapped(collectives, ("all_reduce",), watched):
         pair.step(given(pair.plain.module, 0))
     pair.assert_equal()
     return seen

@@ -71,7 +71,7 @@ def shape_of(step: list[str]) -> list[str]:
             calls.append("")
         elif event == "read":
             calls[-1] += "R"
-        elif event.startswith("all_to_all_single"):
+        elif event.startswith("all_to_all"):
             calls[-1] += "V"  # rows to their owners, which then go to all
         elif event.startswith("all_gather") and "uint8" in event:
             calls[-1] += "I"
