@@ -102,7 +102,7 @@ class _Selector:
 
     @property
     def bitmaps(self) -> list[Tensor]:
-        """uint8, the chosen blocks of each segment that is selected from."""
+        """uint8, the chosen blocks of each segment that is selected from, touched or not."""
         return [segment.bitmap for segment in self._segments]
 
     def _score(self, number: int) -> _Segment:
@@ -138,9 +138,6 @@ class _Selector:
         """Sets the bits of the blocks that are to be sent."""
         for segment in self._segments:
             self._choose(segment)
-            # With shared scores it may be one that other ranks have.
-            if not isinstance(self._select, SharedTopK):
-                segment.bitmap.masked_fill_(~segment.touched, 0)
 
     def _choose(self, segment: _Segment) -> None:
         select, step, record = self._select, self._job.step, segment.record

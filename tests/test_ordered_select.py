@@ -107,7 +107,7 @@ def test_a_state_goes_on_with_either_engine(ranks: Ranks, kind: str) -> None:
 # ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", cases([torch.float32, torch.bfloat16], torch.float32))
 @pytest.mark.parametrize("kind", ["top", "elements", "shared", "random", "threshold", "dense"])
 def test_nothing_is_read_before_the_index(
     monkeypatch: pytest.MonkeyPatch, kind: str, dtype: torch.dtype

@@ -610,6 +610,7 @@ def test_more_blocks_than_expected_are_repaired(ranks: Ranks) -> None:
     [
         ({"rows": 0}, ValueError, "sketch rows must lie between 1 and 8, but is 0"),
         ({"rows": 9}, ValueError, "sketch rows must lie between 1 and 8, but is 9"),
+        ({"peel_rounds": 0}, ValueError, "sketch peel_rounds must lie between 1 and 2147483647"),
         ({"rows": 2.0}, TypeError, "sketch rows must be a whole number, but is 2.0"),
         ({"cells": 0.0}, ValueError, "sketch cells must be above 0 and at most 1000, but is 0.0"),
         ({"cells": math.nan}, ValueError, "sketch cells must be above 0"),

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
 
-SHAPES = [(3000, 16), (2000, 64), (500, 64), (333,), (40, 50), (12, 12)]
+SHAPES = [(3000, 16), (2000, 64), (500, 64), (300, 64), (333,), (40, 50), (12, 12)]
 STEPS = 7
 
 
@@ -64,11 +64,14 @@ class Training:
         self.nbuckets: list[int] = []
 
     def step(self, step: int, seed: int, spoilt: bool = False, factor: float = 1.0) -> None:
-        """Rank 1 has a NaN and an infinity in the second table where it is ``spoilt``."""
+        """Rank 1 has a NaN and an infinity in the third table where it is ``spoilt``.
+
+        The fourth has blocks as long as those, and is in the same bucket.
+        """
         given = gradients(step, dist.get_rank(), seed, self._dtype)
         given = {number: factor * gradient for number, gradient in given.items()}
         if spoilt and dist.get_rank() == 1:
-            given[1][7, 3], given[1][9, 1] = math.nan, math.inf
+            given[2][7, 3], given[2][9, 1] = math.nan, math.inf
         parameters = list(self._ddp.parameters())
         self._ddp.zero_grad()
         self._ddp(given).backward()
