@@ -18,7 +18,7 @@ from s2reducer.sketch_config import SketchConfig
 
 # Rounds of peeling that are enqueued where the settings do not say: tables with 1.3 cells for each
 # block take about 20.
-_ROUNDS = 32
+ROUNDS = 32
 
 
 @dataclass
@@ -76,7 +76,7 @@ def decode(
     summed = total[table.begin : table.end]
     is_finite = summed.isfinite().all()
     summed.masked_fill_(~is_finite, 0.0)  # what is not would go round among the cells
-    rounds = config.peel_rounds or _ROUNDS
+    rounds = config.peel_rounds or ROUNDS
     peeled = sketch_peel(cells, table.seed, ids, chosen, nranks, magnitudes, rounds)
     # The sum of a cell may be finite although a part of it is not.
     is_finite &= peeled.values.isfinite().all()

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from pairs import Pair
@@ -139,11 +138,6 @@ def nccl_like() -> Iterator[Record]:
 # ------------------------------------------------------------------------------------------------
 
 PLANS = ["owner", "gather", "union", "auto"]
-
-
-def cases(every: list[Any], *fast: Any) -> list[Any]:
-    """For parametrize(): all but ``fast`` are left to the whole suite."""
-    return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in every]
 
 
 @contextmanager

@@ -48,7 +48,9 @@ def reduce(
 
 
 @pytest.mark.parametrize("world_size", world_sizes(1, 2, 3, 5, 8, fast=2))
-@pytest.mark.parametrize("plan", cases(["auto", "dense", "gather", "owner", "sketch", "union"], "auto", "owner"))
+@pytest.mark.parametrize(
+    "plan", cases(["auto", "dense", "gather", "owner", "sketch", "union"], "auto", "owner")
+)
 def test_sums_and_means(ranks: Ranks, plan: str, world_size: int) -> None:
     for shape in [(3000, 32), (), (7,), (0, 5), (2, 3, 4)]:
         for op in ("sum", "mean"):

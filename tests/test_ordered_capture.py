@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from nccl_like import Record, assert_alike, cases, nccl_like, steps_of
-from ranks import Given, Ranks, exact_gradient
+from nccl_like import Record, assert_alike, nccl_like, steps_of
+from ranks import Given, Ranks, cases, exact_gradient
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 

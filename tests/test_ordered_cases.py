@@ -13,14 +13,13 @@ from nccl_like import (
     Nowhere,
     Record,
     assert_alike,
-    cases,
     make_pair,
     nccl_like,
     slow_link,
     steps_of,
 )
 from pairs import STEPS, given, make_tables
-from ranks import EXACT_UNIT, Given, Ranks, assert_same_on_all_ranks, exact_gradient
+from ranks import EXACT_UNIT, Given, Ranks, assert_same_on_all_ranks, cases, exact_gradient
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from nccl_like import PLANS, Record, assert_alike, cases, make_pair, nccl_like, slow_link, steps_of
+from nccl_like import PLANS, Record, assert_alike, make_pair, nccl_like, slow_link, steps_of
 from pairs import FLAGS, MODELS, STEPS, given, make_tables
-from ranks import SKETCH, Given, Ranks
+from ranks import SKETCH, Given, Ranks, cases
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from nccl_like import Nowhere, Record, assert_alike, cases, steps_of
-from ranks import Ranks
+from nccl_like import Nowhere, Record, assert_alike, steps_of
+from ranks import Ranks, cases
 from two_engines import go_on, scale, train_both
 
 from s2reducer import RandomK, SharedTopK, SketchConfig, Threshold, TopK, ordered_lossy
@@ -45,7 +45,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "estimate": {
         "select": RandomK(0.05, **LEAST),
         "plan": "sketch",
-        "sketch": SketchConfig(cells=0.9, fixed=True, on_overflow="estimate"),
+        "sketch": SketchConfig(cells=0.9, fixed=True, on_overflow="estimate", peel_rounds=9),
     },
     "forget": {"select": TopK(0.02, **LEAST), "plan": "owner", "error_feedback": False},
 }
