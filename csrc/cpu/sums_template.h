@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sums of stacked rows.  They stay in registers: a run of elements of all rows, then the next run.
- * The loops are as plain as those of convert_template.h, which comes before this file; since a run
- * has a constant length, compilers keep its sums in registers.  Before including this file define
+ * Sums of stacked rows.  They stay in registers: a run of elements of all rows, then the next run,
+ * in the end one of half the length, and what is left of a row in memory.  The loops are as plain
+ * as those of convert_template.h, which comes before this file; since a run has a constant length,
+ * compilers keep its sums in registers.  Before including this file define
  *
  *   TARGET, SUFFIX(name)         as for convert_template.h
  *   RUN_NBYTES                   of the sums of a run: eight vectors, which leaves half of the
@@ -55,6 +56,10 @@
             int64_t at = 0;                                                                        \
             for (; at + run <= length; at += run)                                                  \
                 SUM_RUN(src_type, sum_type, add, store, run);                                      \
+            if (at + run / 2 <= length) {                                                          \
+                SUM_RUN(src_type, sum_type, add, store, run / 2);                                  \
+                at += run / 2;                                                                     \
+            }                                                                                      \
             if (at < length) SUM_RUN(src_type, sum_type, add, store, length - at);                 \
         }                                                                                          \
         if (stream) {                                                                              \
