@@ -3,7 +3,7 @@
 
 The functions of ``torch.distributed`` end in these.  Before that they look at what cannot be here
 (complex tensors, coalescing contexts, a rank outside of the group) and make their options anew,
-which is a quarter of the processor's time in a small collective.
+which is a third to a half of the processor's time in a small collective.
 
 They return when the result is there or, over NCCL, when the current stream will wait for it.
 """
