@@ -178,8 +178,11 @@ def blocks_sum(
     divisor: float = 1.0,
     parallel: bool = True,
 ) -> None:
-    """Through an accumulator of all sums; ``lost`` is for the narrow wire, which no device has."""
-    assert lost is None
+    """``sums = (the sum of the ranks' blocks) / divisor``, through an accumulator of all sums.
+
+    What rounding loses is told from the means as float32; where a mean is too large for its dtype,
+    ``lost`` is all of it.
+    """
     dtype, before, after = _arithmetic(sums.dtype, divisor)
     total = torch.zeros(sums.numel(), dtype=dtype, device=sums.device)
     for rows, where in zip(packed, positions, strict=True):
@@ -188,7 +191,13 @@ def blocks_sum(
             values_convert(rows, scaled, before)
             rows = scaled
         blocks_add(rows, segments, where, total)
-    values_convert(total, sums, after)
+    if lost is None:
+        values_convert(total, sums, after)
+        return
+    values_convert(total, lost, after)
+    sums.copy_(lost)
+    delivered = sums.float()
+    lost -= delivered.masked_fill(~delivered.isfinite(), 0.0)
 
 
 def _arithmetic(dtype: torch.dtype, divisor: float) -> tuple[torch.dtype, float, float]:

@@ -166,6 +166,30 @@ def test_add(bucket: Bucket, data: Any) -> None:
 
 
 @fuzzed
+@given(buckets(), st.integers(1, 4), divisors, st.booleans())
+def test_sum(bucket: Bucket, nranks: int, divisor: float, loses: bool) -> None:
+    """Of ranks that have some of the blocks each; between segments nothing is promised."""
+    dtype, block = bucket.values.dtype, [int(row[2]) for row in bucket.segments.tolist()]
+    firsts = bucket.segments[:, 3].contiguous()
+    packed, positions = [], []
+    for _ in range(nranks):
+        kept = torch.rand(len(bucket.positions), generator=bucket.random) < 0.6
+        positions.append(bucket.positions[kept])
+        which = torch.searchsorted(firsts, positions[-1], right=True) - 1
+        numel = sum(block[segment] for segment in which.tolist())
+        packed.append(random_values(numel, dtype, bucket.random))
+    results = []
+    for operators in (ops, device_blocks):
+        sums = torch.full_like(bucket.values, 7.0)
+        lost = torch.full((sums.numel(),), 7.0) if loses else None
+        operators.blocks_sum(packed, bucket.segments, positions, sums, lost, divisor)
+        results.append([sums] if lost is None else [sums, lost])
+    for offset, numel, _, _ in bucket.segments.tolist():
+        for one, other in zip(*results, strict=True):
+            assert_same_bits(*(x[offset : offset + numel] for x in (one, other)))
+
+
+@fuzzed
 @given(buckets())
 def test_clear_dead(bucket: Bucket) -> None:
     bitmap = torch.empty(bucket.nbytes, dtype=torch.uint8)
@@ -213,6 +237,9 @@ def test_nothing_on_the_device_is_read(dtype: torch.dtype) -> None:
     device_blocks.blocks_scatter(packed, *where, values)
     device_blocks.blocks_scatter(packed.to(torch.float32), *where, values.to(torch.float32), 3.0)
     device_blocks.blocks_add(packed, *where, wide)
+    lost = values.new_empty(values.numel(), dtype=torch.float32)
+    segments, positions = where
+    device_blocks.blocks_sum([packed] * 2, segments, [positions] * 2, values, lost, 2.0)
     device_blocks.blocks_clear_dead(bitmap, bucket.segments, values)
     device_blocks.blocks_clear_dead(
         torch.empty(bucket.nbytes, dtype=torch.uint8), bucket.segments, values
