@@ -45,6 +45,15 @@ class BlockOps(Protocol):
         parallel: bool = ...,
     ) -> None: ...
 
+    def blocks_add(
+        self,
+        packed: Tensor,
+        segments: Tensor,
+        positions: Tensor,
+        accumulator: Tensor,
+        parallel: bool = ...,
+    ) -> None: ...
+
     def blocks_sum(
         self,
         packed: Sequence[Tensor],

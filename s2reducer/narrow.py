@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from s2reducer import ops
+from s2reducer.block_ops import ops_for
 from s2reducer.plans.contribution import positions_of
 from s2reducer.residuals import Residuals
 from s2reducer.segments import Layout, segments_of
@@ -43,7 +44,7 @@ class Narrow:
         self._layout = layout
         self._residuals = residuals
         self._scale = scale
-        self.buffer = torch.zeros(layout.numel, dtype=WIRE_DTYPE)
+        self.buffer = torch.zeros(layout.numel, dtype=WIRE_DTYPE, device=source.device)
 
     def fill(self, part: Layout, bitmap: Tensor) -> None:
         """Rounds the live blocks of some segments: ``part`` of the layout, and their bits."""
@@ -89,7 +90,8 @@ class Narrow:
         """
         if self._residuals is None or positions.numel() == 0:
             return
-        ops.values_convert(lost, lost, self._scale / share, parallel=False)
+        convert = ops_for(lost.device).values_convert
+        convert(lost, lost, self._scale / share, parallel=False)
         whole = self._layout.segments[:, 0].tolist()
         ends = torch.searchsorted(positions, segments[1:, 3].contiguous()).tolist()
         at = begin = 0
@@ -108,11 +110,12 @@ class Narrow:
 
         ``union`` are the bits outside of which the target is zero already, None for all.
         """
+        on_device = ops_for(target.device)
         if union is None:
-            ops.values_convert(self.buffer, target, parallel=False)
+            on_device.values_convert(self.buffer, target, parallel=False)
             return
         segments = self._layout.segments
         positions, counts = positions_of(union, self._layout)
         rows = self.buffer.new_empty(self._layout.packed_numel(counts))
-        ops.blocks_gather(self.buffer, segments, positions, rows, parallel=False)
-        ops.blocks_scatter(rows, segments, positions, target, parallel=False)
+        on_device.blocks_gather(self.buffer, segments, positions, rows, parallel=False)
+        on_device.blocks_scatter(rows, segments, positions, target, parallel=False)

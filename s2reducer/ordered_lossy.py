@@ -2,12 +2,14 @@
 """What becomes of a dense gradient before it travels, where collectives are only enqueued.
 
 The same as ``lossy.py`` and ``selector.py``, but that whether a gradient is all zero, and which
-blocks are chosen, stays on the device.  What then travels is a gradient like any other, by the plan
-that is set; where all ranks have chosen the same, the host reads which blocks these are.
+blocks are live or chosen, stays on the device.  What then travels is a gradient like any other, by
+the plan that is set; where all ranks have chosen the same, the host reads which blocks these are.
 """
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +18,8 @@ from torch import Tensor
 from s2reducer.device import HostCopy, to_device
 from s2reducer.exchange import Header, agreed, identity, shared_index
 from s2reducer.job import Job
-from s2reducer.lossy import selected
+from s2reducer.lossy import narrows, selected
+from s2reducer.ordered_narrow import OrderedNarrow, travel_narrow
 from s2reducer.ordered_sketch import begin_sketch
 from s2reducer.ordered_stages import Planner, Second, begin_blocks
 from s2reducer.segments import ParameterRecord, all_blocks, derive_seed
@@ -29,27 +32,56 @@ _ops: Any = torch.ops.s2reducer
 
 
 def begin_lossy(job: Job, transport: Transport) -> Planner[Tensor]:
-    """The first stage of a bucket that is selected from."""
+    """The first stage of a bucket that these settings concern."""
     job.plan, job.round = job.config.plan, "selection"
-    select = job.config.select
-    assert select is not None
+    target, which = job.buffer, selected(job)
     sent_before = transport.bytes_sent
-    shared = isinstance(select, SharedTopK)
-    which = selected(job)
-    selector = _Selector(job, select, which)
-    if shared:
-        selector.share_scores(transport)
-    selector.choose()
-    selector.deliver()
+    narrow, live = travel_narrow(job, which) if narrows(job.config, job.dtype) else (None, None)
+    chosen = _select(job, which, target, transport)
     if job.config.plan == "sketch":
         return begin_sketch(job, transport)
-    if not shared and job.config.plan != "dense":
-        return begin_blocks(job, [], transport)
-    return _begin_known(job, transport, selector, sent_before)
+    if isinstance(job.config.select, SharedTopK) or job.config.plan == "dense":
+        begun = _begin_known(job, which, chosen, transport, sent_before)
+    else:
+        begun = begin_blocks(job, [], transport, live)
+    if narrow is None:
+        return begun
+    return partial(_plan_and_widen, job, begun, narrow, target, any(which))
+
+
+def _plan_and_widen(
+    job: Job, begun: Planner[Tensor], narrow: OrderedNarrow, target: Tensor, whole: bool
+) -> Second[Tensor]:
+    enqueue_values = begun()
+
+    def widened(transport: Transport) -> Tensor:
+        enqueue_values(transport)
+        # As in lossy.py; where no scan has told of a -0.0, all blocks are in the union.
+        narrow.widen(target, None if whole or job.has_negative_zeros else job.union)
+        return target
+
+    return widened
+
+
+def _select(job: Job, which: Sequence[bool], source: Tensor, transport: Transport) -> list[Tensor]:
+    """Writes to the buffer what is sent of ``source``; the bits of those blocks, uint8, for each
+    segment that is selected from, touched or not."""
+    if job.config.select is None or not any(which):
+        return []
+    selector = _Selector(job, source, job.config.select, which)
+    if isinstance(job.config.select, SharedTopK):
+        selector.share_scores(transport)
+    selector.choose()
+    selector.deliver(job.buffer)
+    return selector.bitmaps
 
 
 def _begin_known(
-    job: Job, transport: Transport, selector: "_Selector", sent_before: int
+    job: Job,
+    which: Sequence[bool],
+    chosen: Sequence[Tensor],
+    transport: Transport,
+    sent_before: int,
 ) -> Planner[Tensor]:
     """Of a bucket whose index all ranks have: everything, or what they have chosen together."""
     job.round = "index"
@@ -57,7 +89,7 @@ def _begin_known(
     if isinstance(job.config.select, SharedTopK):
         header = Header(identity(job.layout, job.dtype), job.step).tensor()
         headers = transport.all_gather(to_device(header, job.buffer.device))
-        arriving = HostCopy(headers, *selector.bitmaps)
+        arriving = HostCopy(headers, *chosen)
     nbytes = transport.bytes_sent - sent_before
 
     def plan() -> Second[Tensor]:
@@ -65,9 +97,9 @@ def _begin_known(
         if arriving is not None:
             headers, *bitmaps = arriving.wait()
             agreed(headers)
-            spans = itertools.compress(job.layout.spans, selector.which)
-            for span, chosen in zip(spans, bitmaps, strict=True):
-                bitmap[span] = chosen
+            spans = itertools.compress(job.layout.spans, which)
+            for span, bits in zip(spans, bitmaps, strict=True):
+                bitmap[span] = bits
         job.bitmap = bitmap
         index = shared_index(job.layout, bitmap, transport.world_size, nbytes)
         return plan_blocks(job, transport.rank, index)
@@ -77,10 +109,10 @@ def _begin_known(
 
 @dataclass
 class _Segment:
-    """As in ``selector.py``; ``touched`` is bool [1] on the device."""
+    """As in ``selector.py``; ``touched`` is bool [1] on the device, ``before`` what was owed."""
 
     record: ParameterRecord
-    values: Tensor
+    elements: slice
     before: Tensor | None
     owed: Tensor
     touched: Tensor
@@ -91,14 +123,13 @@ class _Segment:
 class _Selector:
     """One bucket in one step: ``selector.Selector`` on a device."""
 
-    def __init__(self, job: Job, select: Selection, which: list[bool]) -> None:
+    def __init__(self, job: Job, source: Tensor, select: Selection, which: Sequence[bool]) -> None:
         self._job = job
+        self._source = source
         self._select = select
         self._scale = job.residuals.scale
-        self.which = which
-        self._segments = [
-            self._score(number) for number in itertools.compress(range(len(which)), which)
-        ]
+        numbers = itertools.compress(range(len(which)), which)
+        self._segments = [self._score(number) for number in numbers]
 
     @property
     def bitmaps(self) -> list[Tensor]:
@@ -108,13 +139,14 @@ class _Selector:
     def _score(self, number: int) -> _Segment:
         job, record = self._job, self._job.layout.records[number]
         offset, numel, block, _ = job.layout.rows[number]
-        values, device = job.buffer[offset : offset + numel], job.buffer.device
+        elements, device = slice(offset, offset + numel), job.buffer.device
         before = None
         if job.config.error_feedback:
             before = job.residuals.array_on(record, device)
         owed = torch.empty(numel, device=device)
         count = torch.empty(1, dtype=torch.int64, device=device)
-        _ops.owed_add.default(values, before, owed, count, 1.0 / self._scale, False)
+        values, factor = self._source[elements], 1.0 / self._scale
+        _ops.owed_add.default(values, before, owed, count, factor, False)
         touched = count != 0
         nblocks = -(-numel // block)
         scores = owed
@@ -123,7 +155,7 @@ class _Selector:
             _ops.owed_energies.default(owed, block, scores, False)
             scores.masked_fill_(~touched, 0.0)
         bitmap = torch.zeros(selected_nbytes(nblocks), dtype=torch.uint8, device=device)
-        return _Segment(record, values, before, owed, touched, scores, bitmap)
+        return _Segment(record, elements, before, owed, touched, scores, bitmap)
 
     def share_scores(self, transport: Transport) -> None:
         """Sums the scores over the ranks, so that all of them choose the same."""
@@ -163,13 +195,13 @@ class _Selector:
         scratch = torch.empty(nbytes, dtype=torch.uint8, device=device)
         _ops.select_top.default(scores, keep, bitmap, least, scratch, False)
 
-    def deliver(self) -> None:
-        """Leaves the chosen blocks in the bucket, and zeros beside them."""
+    def deliver(self, out: Tensor) -> None:
+        """Writes the chosen blocks to ``out``, a bucket of any dtype, and zeros beside them."""
         for segment in self._segments:
             # What is not touched is delivered as zeros, of the sign that other ranks have.
             bits = segment.bitmap * segment.touched
-            block, values = segment.record.block, segment.values
+            block, values = segment.record.block, out[segment.elements]
             _ops.owed_deliver.default(segment.owed, block, bits, values, self._scale, False)
             if segment.before is not None:
-                owed = torch.where(segment.touched, segment.owed, segment.before)
-                self._job.residuals.put_array(segment.record, owed)
+                owed = self._job.residuals.next_array_on(segment.record)
+                torch.where(segment.touched, segment.owed, segment.before, out=owed)

@@ -32,7 +32,7 @@ from s2reducer.exchange import (
 from s2reducer.job import Job
 from s2reducer.row_stages import plan_rows
 from s2reducer.rows import number_rows, table_of, unite_rows
-from s2reducer.segments import LayoutMemory
+from s2reducer.segments import Layout, LayoutMemory
 from s2reducer.stages import plan_blocks
 from s2reducer.transport import Transport
 from s2reducer.worker import Result
@@ -40,20 +40,27 @@ from s2reducer.worker import Result
 Second = Callable[[Transport], Result]  # enqueues the rounds of the values
 Planner = Callable[[], Second[Result]]  # waits for the index
 
+# The bits of the blocks that are not zero, and how many -0.0 there are in the others, int64 [1].
+Live = tuple[Tensor, Tensor]
+
 # A list has room for a quarter more rows than the last time, and for a multiple of so many.
 _ROWS = 64
 
 
 def begin_blocks(
-    job: Job, beside: Sequence[Future[list[Tensor]]], transport: Transport
+    job: Job,
+    beside: Sequence[Future[list[Tensor]]],
+    transport: Transport,
+    found: Live | None = None,
 ) -> Planner[Tensor]:
-    """The first stage of a flat bucket; ``beside`` are AllReduces of its other segments."""
+    """The first stage of a flat bucket; ``beside`` are AllReduces of its other segments.
+
+    ``found`` are its live blocks, where they are not those of ``job.buffer``.
+    """
     job.plan, job.round = job.config.plan, "index"
     layout, buffer = job.compared, job.buffer
     sent_before = transport.bytes_sent
-    bitmap = buffer.new_empty(layout.bitmap_nbytes, dtype=torch.uint8)
-    negative_zeros = buffer.new_empty(1, dtype=torch.int64)
-    ops_for(buffer.device).bitmap_from_nonzero(buffer, layout.segments, bitmap, negative_zeros)
+    bitmap, negative_zeros = found or live_on_device(buffer, layout)
     figures = tuple(job.chooser.words(job.step))
     message = message_of(Header(identity(layout, job.dtype), job.step, figures=figures), bitmap)
     # With two ranks, the other's bitmap is no more than an OR takes.
@@ -87,6 +94,14 @@ def begin_blocks(
         return second
 
     return plan
+
+
+def live_on_device(buffer: Tensor, layout: Layout) -> Live:
+    """``stages.live_blocks`` where nothing is read."""
+    bitmap = buffer.new_empty(layout.bitmap_nbytes, dtype=torch.uint8)
+    negative_zeros = buffer.new_empty(1, dtype=torch.int64)
+    ops_for(buffer.device).bitmap_from_nonzero(buffer, layout.segments, bitmap, negative_zeros)
+    return bitmap, negative_zeros
 
 
 def _index_of_union(job: Job, bitmaps: list[Tensor], world_size: int, nbytes: int) -> Index:

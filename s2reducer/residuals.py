@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from s2reducer import ops
 from s2reducer.block_ops import ops_for
 from s2reducer.segments import ParameterRecord, segments_of
 
@@ -204,11 +203,12 @@ class Residuals:
         assert owed.array is not None
         return owed.array
 
-    def put_array(self, record: ParameterRecord, array: Tensor) -> None:
-        """float32 [numel], what the parameter owes next."""
-        owed = self._of(record)
-        assert owed.next_array is not None
-        owed.next_array.copy_(array)
+    def next_array_on(self, record: ParameterRecord) -> Tensor:
+        """float32 [numel], to be written: what the parameter owes next, once ``array_on`` has given
+        what it owes now."""
+        array = self._of(record).next_array
+        assert array is not None
+        return array
 
     # --------------------------------------------------------------------------------------------
     # Blocks
@@ -268,8 +268,9 @@ class Residuals:
 
     def add(self, record: ParameterRecord, blocks: Tensor, rows: Tensor) -> None:
         """What these blocks owe next beside what else they do; ``rows`` are unscaled."""
-        self._of(record)
-        array = self._step.arrays.get(id(record))
+        array = self._of(record).next_array
+        if array is None:
+            array = self._step.arrays.get(id(record))
         change = Residual(blocks, rows)
         if array is not None:
             _change(array, change, adds=True)
@@ -326,7 +327,8 @@ def _take_over(before: Tensor, after: Tensor, rejected: Tensor) -> None:
 
 def _change(array: Tensor, change: Residual, adds: bool) -> None:
     alone = segments_of([array.numel()], [change.rows.shape[1]])
-    operator = ops.blocks_add if adds else ops.blocks_scatter
+    blocks = ops_for(array.device)
+    operator = blocks.blocks_add if adds else blocks.blocks_scatter
     operator(change.rows.view(-1), alone, change.blocks, array, parallel=False)
 
 

@@ -20,7 +20,7 @@ from s2reducer.errors import S2Error
 from s2reducer.failure import Failure
 from s2reducer.job import Job, Part
 from s2reducer.ledger import Ledger
-from s2reducer.lossy import is_lossy, lossy_stage, narrows
+from s2reducer.lossy import is_lossy, lossy_stage, selected
 from s2reducer.ordered_engine import OrderedEngine
 from s2reducer.ordered_lossy import begin_lossy
 from s2reducer.ordered_sketch import begin_sketch
@@ -337,9 +337,8 @@ def _dense_reason(job: Job, lossy: bool) -> str | None:
     if transport.way == ORDERED:
         if buffer.is_sparse:
             return None  # there is no sparse AllReduce
-        if narrows(config, buffer.dtype):
-            return f"wire, not supported over {transport.backend} yet"
-        if lossy and (lacks := missing(buffer.device, "select_top")):
+        selects = lossy and any(selected(job))
+        if selects and (lacks := missing(buffer.device, "select_top")):
             return f"select, for which {lacks}"
         if config.plan == "sketch" and (lacks := missing(buffer.device, "sketch_peel")):
             return f"sketch, for which {lacks}"

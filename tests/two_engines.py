@@ -19,24 +19,32 @@ SHAPES = [(3000, 16), (2000, 64), (500, 64), (300, 64), (333,), (40, 50), (12, 1
 STEPS = 7
 
 
-def gradient(shape: tuple[int, ...], dtype: torch.dtype, density: float, *seed: int) -> Tensor:
+# Of the numbers in gradients; the other is more than bfloat16 can keep.
+MOST, MOST_ON_THE_WIRE = 8, 4000
+
+
+def gradient(
+    shape: tuple[int, ...], dtype: torch.dtype, density: float, most: int, *seed: int
+) -> Tensor:
     """Whole numbers in some rows, and zeros of either sign in the others."""
     numbers = torch.Generator().manual_seed(hash(seed) & 0xFFFF_FFFF)
-    values = torch.randint(-8, 9, shape, generator=numbers) * float(EXACT_UNIT)
+    values = torch.randint(-most, most + 1, shape, generator=numbers) * float(EXACT_UNIT)
     dead = torch.rand(shape[0], generator=numbers) >= density
     values[dead] = 0.0
     values[dead & (torch.rand(shape[0], generator=numbers) < 0.1)] = -0.0
     return values.to(dtype)
 
 
-def gradients(step: int, rank: int, seed: int, dtype: torch.dtype) -> dict[int, Tensor]:
+def gradients(
+    step: int, rank: int, seed: int, dtype: torch.dtype, most: int = MOST
+) -> dict[int, Tensor]:
     """Of sparse tables, and of one that is dense; the union grows and shrinks."""
     density = (0.05, 0.04, 0.06, 0.05, 0.08, 0.03, 0.05)[step]
     sparse = {
-        n: gradient(shape, dtype, density, seed, step, rank, n)
+        n: gradient(shape, dtype, density, most, seed, step, rank, n)
         for n, shape in enumerate(SHAPES[:-1])
     }
-    return sparse | {len(SHAPES) - 1: gradient(SHAPES[-1], dtype, 1.0, seed, step, rank)}
+    return sparse | {len(SHAPES) - 1: gradient(SHAPES[-1], dtype, 1.0, most, seed, step, rank)}
 
 
 def bits(tensors: list[Tensor]) -> bytes:
@@ -59,6 +67,7 @@ class Training:
         settings = {"scaler": no_scale} | settings
         self.state = s2reducer.register(self._ddp, **settings)
         self._dtype = dtype
+        self._most = MOST_ON_THE_WIRE if "wire" in settings else MOST
         self.results: list[tuple[list[Tensor], list[Any]]] = []
         self.reasons: list[list[str]] = []
         self.nbuckets: list[int] = []
@@ -68,7 +77,7 @@ class Training:
 
         The fourth has blocks as long as those, and is in the same bucket.
         """
-        given = gradients(step, dist.get_rank(), seed, self._dtype)
+        given = gradients(step, dist.get_rank(), seed, self._dtype, self._most)
         given = {number: factor * gradient for number, gradient in given.items()}
         if spoilt and dist.get_rank() == 1:
             given[2][7, 3], given[2][9, 1] = math.nan, math.inf

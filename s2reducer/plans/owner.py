@@ -129,7 +129,7 @@ def sum_owned(
     ``rows`` are what the ranks have of them.  Returns what the sums have lost by being rounded,
     float32, where that is wanted.
     """
-    lost = torch.empty(out.numel()) if rounded else None
+    lost = torch.empty(out.numel(), device=out.device) if rounded else None
     blocks_sum = ops_for(out.device).blocks_sum
     blocks_sum(rows, plan.compact, plan.received, out, lost, divisor, parallel=False)
     return lost
