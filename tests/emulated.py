@@ -2,11 +2,13 @@
 """The operators on CUDA tensors: on the emulated device of tests/cuda, and on a real one."""
 
 import ctypes
+import functools
 import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils import cpp_extension
@@ -18,6 +20,7 @@ BUILD = CUDA / "build-operators"
 ON_HOST = ("segments", "lengths")  # on a device too
 DEVICE_ARRAYS, DEVICE_NBYTES = 16, 1 << 22  # as device.h has them
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+DEVICES = ["emulated", pytest.param("real", marks=pytest.mark.cuda)]
 
 
 def build() -> Path:
@@ -40,22 +43,30 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one, other)
 
 
+def schemas_of(namespace: str) -> dict[str, Any]:
+    """Of its operators, by name."""
+    schemas = torch._C._jit_get_all_schemas()
+    named = ((schema.name.partition("::"), schema) for schema in schemas)
+    return {name: schema for (space, _, name), schema in named if space == namespace}
+
+
 class Device:
-    """The operators for a device, in a namespace of ``torch.ops`` and for a kind of tensors."""
+    """The operators for a device, in a namespace of ``torch.ops`` and for a kind of tensors.
+
+    Attributes:
+        schemas: by name; also of those that the device lacks.
+        operators: the namespace.
+    """
 
     def __init__(self, namespace: str, kind: str) -> None:
-        self._namespace = namespace
         self._kind = kind
-        self._schemas = {
-            schema.name.partition("::")[2]: schema
-            for schema in torch._C._jit_get_all_schemas()
-            if schema.name.startswith("s2reducer::")
-        }
+        self.schemas = schemas_of(namespace)
+        self.operators = getattr(torch.ops, namespace)
 
     def names(self) -> set[str]:
         """Of the operators that there are."""
         has = torch._C._dispatch_has_kernel_for_dispatch_key
-        return {name for name in self._schemas if has(f"{self._namespace}::{name}", self._kind)}
+        return {name for name in self.schemas if has(f"{self.operators.name}::{name}", self._kind)}
 
     def _placed(self, tensor: Tensor, array: int | None) -> Tensor:
         """A copy in an array of the device, or in one of the host."""
@@ -65,7 +76,7 @@ class Device:
         """All tensors among the arguments after the call, which went to copies on the device."""
         used = iter(range(DEVICE_ARRAYS))
         placed: list[Any] = []
-        for parameter, argument in zip(self._schemas[name].arguments, arguments, strict=False):
+        for parameter, argument in zip(self.schemas[name].arguments, arguments, strict=False):
             on_host = parameter.name in ON_HOST
             if isinstance(argument, list):
                 placed.append([self._placed(each, next(used)) for each in argument])
@@ -73,7 +84,7 @@ class Device:
                 placed.append(self._placed(argument, None if on_host else next(used)))
             else:
                 placed.append(argument)
-        getattr(getattr(torch.ops, self._namespace), name).default(*placed)
+        getattr(self.operators, name).default(*placed)
         return [each.cpu().clone() for each in tensors_of(placed)]
 
 
@@ -98,12 +109,14 @@ class Emulated(Device):
     """That of tests/cuda; its operators have the schemas of the real ones."""
 
     def __init__(self) -> None:
-        super().__init__("s2reducer_emulated", "CPU")
         path = build()
-        self._library = torch.library.Library("s2reducer_emulated", "DEF")
-        for schema in self._schemas.values():
-            self._library.define(str(schema).partition("::")[2])
         torch.ops.load_library(str(path))
+        self._library = torch.library.Library("s2reducer_emulated", "DEF")
+        defined = schemas_of("s2reducer_emulated")
+        for name, schema in schemas_of("s2reducer").items():
+            if name not in defined:
+                self._library.define(str(schema).partition("::")[2])
+        super().__init__("s2reducer_emulated", "CPU")
         self._device = ctypes.CDLL(str(path))
         for function in ("device_array", "emulated_host_array"):
             getattr(self._device, function).restype = ctypes.c_void_p
@@ -125,9 +138,21 @@ class Emulated(Device):
         return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
 
 
+@functools.cache
+def device_named(name: str) -> Device:
+    """One of ``DEVICES``."""
+    return Emulated() if name == "emulated" else Real()
+
+
 def tensors_of(arguments: Any) -> list[Tensor]:
     lists = [each if isinstance(each, (list, tuple)) else [each] for each in arguments]
     return [each for several in lists for each in several if isinstance(each, Tensor)]
+
+
+def sentence_of(error: Exception) -> str:
+    """What an operator says, as if tensors were on the CPU."""
+    said = str(error).partition("s2reducer::")[2].splitlines()[0]
+    return said.replace("CUDA tensor", "CPU tensor")
 
 
 def copied(arguments: Any) -> list[Any]:

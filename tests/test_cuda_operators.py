@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from emulated import Device, Emulated, Real, copied, same_bits, tensors_of
+from emulated import DEVICES, Device, copied, device_named, same_bits, sentence_of, tensors_of
 from sketches import draw_ids, draw_seed
 from test_device_blocks import DTYPES, PAIRS, WIDE, Bucket
 from torch.utils import cpp_extension
@@ -39,9 +39,9 @@ def seed() -> None:
     torch.manual_seed(SEED)
 
 
-@pytest.fixture(scope="module", params=["emulated", pytest.param("real", marks=pytest.mark.cuda)])
+@pytest.fixture(scope="module", params=DEVICES)
 def device(request: pytest.FixtureRequest) -> Device:
-    return Emulated() if request.param == "emulated" else Real()
+    return device_named(request.param)
 
 
 def check(device: Device, name: str, *arguments: Any) -> list[torch.Tensor]:
@@ -72,7 +72,7 @@ def longs(*shape: int) -> torch.Tensor:
 
 
 def test_every_operator_has_a_twin(device: Device) -> None:
-    assert set(device._schemas) - device.names() == NOT_ON_DEVICES
+    assert set(device.schemas) - device.names() == NOT_ON_DEVICES
 
 
 # ------------------------------------------------------------------------------------------------
@@ -389,12 +389,7 @@ def test_wrong_arguments_have_the_same_sentences(device: Device, call: Any) -> N
         getattr(OPERATORS, name).default(*copied(arguments))
     with pytest.raises(RuntimeError) as on_device:
         device.call(name, *arguments)
-    assert sentence(on_device.value) == sentence(on_cpu.value)
-
-
-def sentence(error: Exception) -> str:
-    said = str(error).partition("s2reducer::")[2].splitlines()[0]
-    return said.replace("CUDA tensor", "CPU tensor")
+    assert sentence_of(on_device.value) == sentence_of(on_cpu.value)
 
 
 def test_a_device_has_rounds_that_are_counted(device: Device) -> None:

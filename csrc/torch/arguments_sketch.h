@@ -96,8 +96,6 @@ struct Peel {
     uint8_t *decoded;  // these three have an element for each block
     float *bounds;
     float *norms;
-    Bytes scratch;
-    int64_t *counts; // blocks and rounds
 };
 
 inline float *magnitudes_of(const std::optional<Tensor> &magnitudes, const s2_sketch &sketch,
@@ -130,17 +128,12 @@ inline float *float_each(const Tensor &tensor, int64_t numel, const char *op, co
 inline Peel peel_of(const Tensor &table, int64_t seed, const Tensor &ids, int64_t nranks,
                     const std::optional<Tensor> &magnitudes, const Tensor &values,
                     const Tensor &decoded, const Tensor &bounds, const Tensor &norms,
-                    const Tensor &scratch, const Tensor &counts, const char *op)
+                    const char *op)
 {
     SketchBlocks b = sketch_blocks_of(table, seed, ids, values, op);
     const int64_t n = b.ids.numel;
-    Peel p{b,
-           magnitudes_of(magnitudes, b.table.sketch, op),
-           flags_of(decoded, n, op),
-           float_each(bounds, n, op, "bounds"),
-           float_each(norms, n, op, "norms"),
-           byte_array(scratch, op, "scratch"),
-           longs(counts, 2, op, "counts").data};
+    Peel p{b, magnitudes_of(magnitudes, b.table.sketch, op), flags_of(decoded, n, op),
+           float_each(bounds, n, op, "bounds"), float_each(norms, n, op, "norms")};
     if (nranks < 1 || nranks > S2_MAX_RANKS)
         fail(op, "nranks must lie between 1 and ", S2_MAX_RANKS, ", but is ", nranks);
     return p;

@@ -58,21 +58,22 @@ void sketch_peel(const Tensor &table, int64_t seed, const Tensor &ids, int64_t n
                  const Tensor &scratch, const Tensor &counts)
 {
     const char *op = "sketch_peel";
-    Peel p = peel_of(table, seed, ids, nranks, magnitudes, values, decoded, bounds, norms, scratch,
-                     counts, op);
+    Peel p = peel_of(table, seed, ids, nranks, magnitudes, values, decoded, bounds, norms, op);
+    Bytes memory = byte_array(scratch, op, "scratch");
+    int64_t *found = longs(counts, 2, op, "counts").data; // blocks and rounds
     if (max_rounds < 0) fail(op, "max_rounds must be 0 or more, but is ", max_rounds);
     const SketchBlocks &b = p.blocks;
     int64_t nbytes = 0;
     s2_status status = s2_sketch_scratch_nbytes(&b.table.sketch, b.ids.numel, &nbytes);
     if (status == S2_BAD_SIZE) fail(op, "ids must have fewer than 2^32 elements");
-    if (p.scratch.nbytes != nbytes)
+    if (memory.nbytes != nbytes)
         fail(op, "scratch must have ", nbytes, " bytes for this table and these ids, but has ",
-             p.scratch.nbytes);
-    if (reinterpret_cast<uintptr_t>(p.scratch.data) % alignof(uint64_t) != 0)
+             memory.nbytes);
+    if (reinterpret_cast<uintptr_t>(memory.data) % alignof(uint64_t) != 0)
         fail(op, "scratch must begin at a multiple of 8 bytes");
     check_blocks(s2_sketch_peel(&b.table.sketch, b.table.data, b.ids.data, b.ids.numel, nranks,
                                 p.magnitudes, max_rounds, b.values, p.decoded, p.bounds, p.norms,
-                                p.scratch.data, p.scratch.nbytes, &p.counts[0], &p.counts[1]),
+                                memory.data, memory.nbytes, &found[0], &found[1]),
                  op);
 }
 

@@ -7,11 +7,13 @@
 // S2_EMULATED is for tests/cuda, where these sources are built for CPU tensors, beside an emulated
 // device.
 #ifdef S2_EMULATED
-#define S2_OPERATORS(m) STABLE_TORCH_LIBRARY_IMPL(s2reducer_emulated, CPU, m)
+#define S2_OPERATORS(m)   STABLE_TORCH_LIBRARY_IMPL(s2reducer_emulated, CPU, m)
+#define S2_DEFINITIONS(m) STABLE_TORCH_LIBRARY_FRAGMENT(s2reducer_emulated, m)
 #else
-#define S2_DEVICE_NAME  "CUDA"
-#define S2_DEVICE_TYPE  aoti_torch_device_type_cuda
-#define S2_OPERATORS(m) STABLE_TORCH_LIBRARY_IMPL(s2reducer, CUDA, m)
+#define S2_DEVICE_NAME    "CUDA"
+#define S2_DEVICE_TYPE    aoti_torch_device_type_cuda
+#define S2_OPERATORS(m)   STABLE_TORCH_LIBRARY_IMPL(s2reducer, CUDA, m)
+#define S2_DEFINITIONS(m) STABLE_TORCH_LIBRARY_FRAGMENT(s2reducer, m) // of what the CPU has not
 #endif
 
 #include "../arguments.h"
