@@ -6,7 +6,7 @@ means nothing.  So nothing waits for the device, and the same kernels run on wha
 CUDA graph asks for.
 
 The operators of ``ops.py`` want to know the length.  On the CPU that is no matter.  On CUDA devices
-they may have twins that take the count, int64 [1], from the device:
+they have twins that take the count, int64 [1], from the device, where ``cuda.py`` loads them:
 
     sketch_insert_counted(Tensor(a!) table, int seed, Tensor ids, Tensor count, Tensor values) -> ()
     sketch_weigh_counted(Tensor(a!) magnitudes, int seed, Tensor ids, Tensor count, Tensor values)
@@ -27,19 +27,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2reducer import ops
+from s2reducer import cuda, ops
 from s2reducer.device import HostCopy
 
 _ops: Any = torch.ops.s2reducer
 
 
 def missing(device: torch.device, operator: str) -> str | None:
-    """Why an operator cannot work there, in words; None if it can."""
+    """Why an operator cannot work there, in a sentence; None if it can."""
     if device.type != "cuda":
         return None
     if torch._C._dispatch_has_kernel_for_dispatch_key(f"s2reducer::{operator}", "CUDA"):
         return None
-    return "s2reducer is built without its CUDA kernels"
+    return cuda.missing() or f"the CUDA kernels of s2reducer lack {operator}"
 
 
 def waits_for_lengths(device: torch.device) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from s2reducer import block_ops, cuda, cuda_blocks, device_blocks, ops
+from s2reducer import block_ops, cuda, cuda_blocks, device_blocks, device_lists, ops
 
 
 def test_each_device_has_its_operators() -> None:
@@ -47,3 +47,14 @@ def test_an_object_that_is_missing_or_broken(
     assert reason is not None
     assert reason.startswith("the CUDA kernels of s2reducer cannot be loaded: ")
     assert str(tmp_path / "_cuda.abi3.so") in reason
+
+
+def test_an_operator_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, device = torch.device("cpu"), torch.device("cuda", 0)
+    assert device_lists.missing(cpu, "sketch_peel") is None
+    assert device_lists.missing(cpu, "coo_sort") is None
+    if not cuda.is_loaded():
+        assert device_lists.missing(device, "sketch_peel") == cuda.missing()
+    monkeypatch.setattr(cuda, "missing", lambda: None)  # as if they could run
+    lacks = "the CUDA kernels of s2reducer lack coo_sort"  # which needs the host
+    assert device_lists.missing(device, "coo_sort") == lacks

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
-from s2reducer import ops, ordered_stages, sender
+from s2reducer import cuda, ops, ordered_stages, sender
 from s2reducer.chooser import Chooser
 from s2reducer.config import Config
 from s2reducer.device import HostCopy
@@ -126,7 +126,7 @@ DENSE = {
     "select": {"select": s2reducer.TopK(0.1, least_numel=100)},
     "select, wire": {"select": s2reducer.TopK(0.1, least_numel=100), "wire": "bf16"},
 }
-NO_KERNELS = "s2reducer is built without its CUDA kernels"
+NO_KERNELS = cuda.missing()
 
 
 def train_densely(settings: dict[str, Any]) -> set[str]:
