@@ -19,15 +19,20 @@ def is_capturing(tensor: Tensor) -> bool:
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """``tensor`` on ``device``, by a copy on the current stream for which the host does not wait.
+def pinned_for(device: torch.device, tensor: Tensor) -> Tensor:
+    """``tensor``, which is on the CPU, in memory from which copies to ``device`` wait for nothing.
 
-    From pinned memory, which torch does not use again before the copy is done.
+    torch does not use that memory again before the copy is done.  A CUDA graph, though, makes the
+    copy again in every replay: for that the tensor has to be kept.
     """
+    return tensor.pin_memory() if device.type == "cuda" else tensor
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """``tensor`` on ``device``, by a copy on the current stream; the host does not wait for it."""
     if tensor.device == device:
         return tensor
-    source = tensor.pin_memory() if device.type == "cuda" else tensor
-    return source.to(device, non_blocking=True)
+    return pinned_for(device, tensor).to(device, non_blocking=True)
 
 
 class HostCopy:

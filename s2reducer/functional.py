@@ -124,7 +124,8 @@ def _reduce(
 ) -> Tensor:
     """``buffer`` is COO, or flat where the tensor of this shape is dense."""
     record = new_record(torch.empty(shape, device="meta"), block=config.block)
-    layout = layout_of(segments_of([buffer.numel()], [record.block]), (record,))
+    segments = segments_of([buffer.numel()], [record.block])
+    layout = layout_of(segments, (record,), buffer.device)
     settings = f"all_reduce {op} {config} {tuple(shape)} {buffer.layout}"
     header = Header(identity(layout, buffer.dtype, settings), step=0)
     chooser = Chooser(config.plan == "auto" and not config.deterministic, learns=False)

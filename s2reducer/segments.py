@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from s2reducer import ops
+from s2reducer.device import pinned_for
 from s2reducer.selection import Selection
 
 # A row is a block when it has this many elements.  Shorter rows cost too many bits for what they
@@ -32,6 +33,8 @@ _REMEMBERED_UNIONS = 8
 
 # Elements of a block where rows are none: 256 bytes of float32, beside which its bit is 1/2048.
 FLAT_BLOCK = 64
+
+_CPU = torch.device("cpu")
 
 
 def block_length(parameter: Tensor, override: int | None = None) -> int:
@@ -160,11 +163,12 @@ class Layout:
     """Segments of a bucket, one a parameter, and the records of their parameters.
 
     Attributes:
-        segments: int64 [S, 4]: offset, numel, block, first bit.
+        segments: int64 [S, 4]: offset, numel, block, first bit; on the CPU, pinned for ``device``.
         blocks: int64 [S]: the block length of each segment.
         records: S of them.
         numel: elements of all segments.
         bitmap_nbytes: of the bits of all segments.
+        device: where the bucket's elements lie.
         memory: of the ranks' past with these segments.
     """
 
@@ -173,6 +177,7 @@ class Layout:
     records: tuple[ParameterRecord, ...]
     numel: int
     bitmap_nbytes: int
+    device: torch.device = _CPU
     memory: LayoutMemory = field(default_factory=LayoutMemory)
     _parts: dict[tuple[bool, ...], "Layout"] = field(default_factory=dict, repr=False)
 
@@ -198,6 +203,7 @@ class Layout:
             part = layout_of(
                 segments_of(numels, blocks, offsets),
                 tuple(itertools.compress(self.records, key)),
+                self.device,
             )
             self._parts.clear()  # which segments are kept changes seldom, and not back
             self._parts[key] = part
@@ -227,14 +233,21 @@ class Layout:
         return f"bucket of {', '.join(labels[:3])}{more}"
 
 
-def layout_of(segments: Tensor, records: tuple[ParameterRecord, ...]) -> Layout:
-    """The layout of these segments, int64 [S, 4], and their parameters' records."""
+def layout_of(
+    segments: Tensor, records: tuple[ParameterRecord, ...], device: torch.device = _CPU
+) -> Layout:
+    """The layout of these segments, int64 [S, 4], and their parameters' records.
+
+    Kernels on a device read a copy of the segments, which a CUDA graph makes anew in every replay.
+    So they are pinned once, here, and stay where they are as long as there is the layout.
+    """
     return Layout(
-        segments=segments,
+        segments=pinned_for(device, segments),
         blocks=segments[:, 2].contiguous(),
         records=records,
         numel=int(segments[:, 1].sum()),
         bitmap_nbytes=ops.bitmap_nbytes(segments),
+        device=device,
     )
 
 
@@ -322,7 +335,8 @@ class LayoutCache:
             blocks = [block for layout in layouts for _, _, block, _ in layout.rows]
             records = tuple(record for layout in layouts for record in layout.records)
             self._groups.clear()  # groups change with the buckets' order, and not back
-            group = self._groups[key] = layout_of(segments_of(numels, blocks), records)
+            segments = segments_of(numels, blocks)
+            group = self._groups[key] = layout_of(segments, records, layouts[0].device)
         return group
 
     def layout(self, parameters: Sequence[Tensor]) -> Layout:
@@ -337,5 +351,5 @@ class LayoutCache:
                 del self._layouts[other]
             numels = [parameter.numel() for parameter in parameters]
             segments = segments_of(numels, [record.block for record in records])
-            layout = self._layouts[key] = layout_of(segments, records)
+            layout = self._layouts[key] = layout_of(segments, records, parameters[0].device)
         return layout

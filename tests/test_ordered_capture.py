@@ -5,6 +5,8 @@ There is no graph here.  What has to be true of one is: nothing waits for the de
 from the host, and what a step leaves for the next lies where the step before left it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -16,7 +18,14 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
-from s2reducer import S2State, SketchConfig, ordered_contribution, ordered_sketch, state
+from s2reducer import (
+    S2State,
+    SketchConfig,
+    device_blocks,
+    ordered_contribution,
+    ordered_sketch,
+    state,
+)
 from s2reducer.capture import refusal
 from s2reducer.device import is_capturing
 from s2reducer.segments import LayoutCache
@@ -89,6 +98,23 @@ def addresses(made: S2State) -> list[int]:
     return [tensor.data_ptr() for tensor in (*tensors, *residuals._not_finite.values())]
 
 
+@contextmanager
+def scans() -> Iterator[list[int]]:
+    """Gets the addresses of the segments that kernels would copy in every replay."""
+    found: list[int] = []
+    original = device_blocks.bitmap_from_nonzero
+
+    def scan(values: Tensor, segments: Tensor, *outputs: Tensor) -> None:
+        found.append(segments.data_ptr())
+        original(values, segments, *outputs)
+
+    device_blocks.bitmap_from_nonzero = scan
+    try:
+        yield found
+    finally:
+        device_blocks.bitmap_from_nonzero = original
+
+
 def train(settings: dict[str, Any], captured: bool) -> tuple[list[str], list[bytes]]:
     parameters = [torch.zeros(600, 16), torch.zeros(400, 32), torch.zeros(900, 8)]
     ddp = DistributedDataParallel(Given(*parameters), bucket_cap_mb=0.03)
@@ -107,13 +133,17 @@ def train(settings: dict[str, Any], captured: bool) -> tuple[list[str], list[byt
             }
             ddp.zero_grad()
             try:
-                ddp(given).backward()
+                with scans() as scanned:
+                    ddp(given).backward()
             finally:
                 state.is_capturing = is_capturing
                 ordered_sketch.to_device, ordered_contribution.to_device = originals
             grads = [parameter.grad for parameter in ddp.parameters()]
             results.append(b"".join(grad.numpy().tobytes() for grad in grads))
             places.append(addresses(made))
+            kept = [layout.segments.data_ptr() for layout in made._layouts._layouts.values()]
+            if step >= WARM - 1:  # the buckets are those that stay
+                assert sorted(scanned) == ([] if made.config.plan == "dense" else sorted(kept))
     assert bool(places[-1]) == made.config.owes
     assert places[WARM - 1 :] == [places[-1]] * (STEPS - WARM + 1)
     return record.events, results

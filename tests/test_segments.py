@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from s2reducer import ops
 from s2reducer.segments import LayoutCache, ParameterRecord, block_length, segments_of
@@ -107,6 +108,30 @@ def test_a_rebuild_keeps_records_and_drops_layouts() -> None:
     assert halves[0].records[0].live == 7
     assert list(cache._layouts.values()) == halves
     assert len(cache.records()) == 6
+
+
+def test_segments_are_pinned_once_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[Tensor] = []
+
+    def pin_memory(tensor: Tensor) -> Tensor:
+        pinned.append(tensor.clone())
+        return pinned[-1]
+
+    monkeypatch.setattr(Tensor, "pin_memory", pin_memory)
+    with FakeTensorMode():
+        one, two, three = (torch.empty(40, 16, device="cuda") for _ in range(3))
+    cache = LayoutCache(None)
+    pair, single = cache.layout([one, two]), cache.layout([three])
+    group, part = cache.group([pair, single]), pair.part([False, True])
+    for layout, kept in zip([pair, single, group, part], pinned, strict=True):
+        assert layout.segments is kept and layout.device == torch.device("cuda", 0)
+    assert pair.segments.tolist() == [[0, 640, 16, 0], [640, 640, 16, 64]]
+    assert part.segments.tolist() == [[640, 640, 16, 0]]
+
+    assert cache.layout([one, two]) is pair and cache.group([pair, single]) is group
+    assert pair.part([False, True]) is part and pair.part([True, True]) is pair
+    assert LayoutCache(None).layout([torch.zeros(40, 16)]).device == torch.device("cpu")
+    assert len(pinned) == 4
 
 
 def test_a_parameter_is_recognised_wherever_its_memory_lies() -> None:
