@@ -192,6 +192,21 @@ def test_what_is_no_table_goes_as_the_backend_sends_it(ranks: Ranks, plan: str) 
     ranks.run(2, no_rows, plan)
 
 
+def empty_tables(plan: str) -> list[torch.Size]:
+    """Of no rows, so that nothing has a share of nothing."""
+    results = []
+    for size, ndims in [((0, 8), 1), ((0,), 1), ((5, 0, 4), 2)]:
+        indices, values = torch.zeros(ndims, 0, dtype=torch.int64), torch.zeros(0, *size[ndims:])
+        results.append(s2reducer.all_reduce(coo(indices, values, size), plan=plan))
+    assert all(result.is_coalesced() and result._nnz() == 0 for result in results)
+    return [result.shape for result in results]
+
+
+@pytest.mark.parametrize("plan", ["auto", "owner", "sketch"])
+def test_tables_without_rows(ranks: Ranks, plan: str) -> None:
+    assert ranks.run(2, empty_tables, plan) == [[(0, 8), (0,), (5, 0, 4)]] * 2
+
+
 def several_sparse_dims() -> None:
     rank = dist.get_rank()
     indices = torch.tensor([[1, 0, 1], [2, 1, 2]]) if rank == 0 else torch.tensor([[0], [2]])

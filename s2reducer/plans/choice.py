@@ -129,5 +129,7 @@ def choose(candidates: dict[str, Cost], dense: Cost, before: str, constants: Con
         best = before
     if best == "dense":
         return Choice(best, "no plan is faster", candidates[best])
+    if dense.nbytes == 0:  # of no elements, or at one rank
+        return Choice(best, "nothing to send", candidates[best])
     share = 100 * candidates[best].nbytes / dense.nbytes
     return Choice(best, f"{share:.3g} % of dense bytes", candidates[best])
