@@ -120,6 +120,11 @@ class Config:
         return self.select is not None or self.wire is not None
 
     @property
+    def takes_kernels(self) -> bool:
+        """Whether a device needs kernels of this package for them, which may not be built."""
+        return self.plan == "sketch" or self.select is not None
+
+    @property
     def owes(self) -> bool:
         """Whether a step may leave something for the next."""
         return self.owes_blocks or (self.lossy and self.error_feedback)
@@ -148,9 +153,14 @@ class Config:
         defaults = Config().plain()
         return {name: value for name, value in self.plain().items() if value != defaults[name]}
 
-    def record(self) -> bytes:
-        """The package's version and the settings, in ``RECORD_NBYTES`` bytes."""
-        fields = {"magic": _MAGIC, "version": _C.version(), **self.plain()}
+    def record(self, is_whole: bool = True) -> bytes:
+        """The package's version and the settings, in ``RECORD_NBYTES`` bytes.
+
+        A rank whose package is not whole lacks kernels that these settings take.  It does without,
+        and would not send what the others do.
+        """
+        build = "whole" if is_whole else "without CUDA kernels"
+        fields = {"magic": _MAGIC, "version": _C.version(), "build": build, **self.plain()}
         record = json.dumps(fields).encode().ljust(RECORD_NBYTES)
         assert len(record) == RECORD_NBYTES, "the settings have outgrown their record"
         return record

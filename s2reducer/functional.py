@@ -123,11 +123,13 @@ def _reduce(
     buffer: Tensor, shape: torch.Size, transport: Transport, op: str, config: Config
 ) -> Tensor:
     """``buffer`` is COO, or flat where the tensor of this shape is dense."""
+    sketch = config.plan == "sketch"
+    lacks = missing(buffer.device, "sketch_peel") if sketch else None
     record = new_record(torch.empty(shape, device="meta"), block=config.block)
     segments = segments_of([buffer.numel()], [record.block])
     layout = layout_of(segments, (record,), buffer.device)
     settings = f"all_reduce {op} {config} {tuple(shape)} {buffer.layout}"
-    header = Header(identity(layout, buffer.dtype, settings), step=0)
+    header = Header(identity(layout, buffer.dtype, f"{settings} {lacks is None}"), step=0)
     chooser = Chooser(config.plan == "auto" and not config.deterministic, learns=False)
     if transport.way == ORDERED:
         chooser.keep_to(ON_DEVICES)
@@ -142,8 +144,6 @@ def _reduce(
         divisor=float(transport.world_size) if op == "mean" else 1.0,
         tables=[buffer] if buffer.is_sparse else [],
     )
-
-    sketch = config.plan == "sketch"
 
     def first(index: Transport) -> Stage | Begun[Tensor, Union]:
         """The header goes alone: nothing says that ranks have tensors of the same size."""
@@ -175,7 +175,7 @@ def _reduce(
             plan = begin_rows(job, index)
             return lambda: _the_only(plan())
         reason = _dense_reason(buffer, config)
-        if reason is None and sketch and (lacks := missing(buffer.device, "sketch_peel")):
+        if reason is None and lacks is not None:
             reason = f"sketch, for which {lacks}"
         if reason is not None:
             return lambda: dense_stage(job, reason)

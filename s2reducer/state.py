@@ -17,6 +17,7 @@ from s2reducer.config import Config, first_difference
 from s2reducer.constants import ON_DEVICES
 from s2reducer.ddp_module import DdpModule
 from s2reducer.device import is_capturing
+from s2reducer.device_lists import missing
 from s2reducer.errors import S2Error
 from s2reducer.exchange import Header, compare, identity
 from s2reducer.failure import Failure
@@ -368,7 +369,8 @@ class S2State:
             self._transport = transport
             return
         if self._transport is None:
-            records = transport.all_gather_records(self.config.record(), device)
+            is_whole = not (self.config.takes_kernels and missing(device, "sketch_peel"))
+            records = transport.all_gather_records(self.config.record(is_whole), device)
             difference = first_difference(records)
             if difference is not None:
                 raise ValueError(difference)

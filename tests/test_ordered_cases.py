@@ -224,6 +224,32 @@ def test_ranks_that_disagree_in_a_sketch(ranks: Ranks) -> None:
         assert kind == "Disagreement"
 
 
+def build_differently(settings: dict[str, Any]) -> list[str]:
+    """As if the second rank's package had no kernels for its device."""
+    texts, found = [], NO_KERNELS if dist.get_rank() == 1 else None
+    with nccl_like(), pytest.MonkeyPatch.context() as patches:
+        for module in (s2reducer.state, s2reducer.functional, sender):
+            patches.setattr(module, "missing", lambda device, operator: found)
+        ddp = DistributedDataParallel(Given(torch.zeros(500, 16)))
+        s2reducer.register(ddp, **settings)
+        with pytest.raises(RuntimeError) as raised:
+            ddp({0: torch.ones(500, 16)}).backward()
+        texts.append(str(raised.value))
+        if "plan" in settings:
+            with pytest.raises(s2reducer.S2Error) as raised:
+                s2reducer.all_reduce(torch.ones(5000), plan="sketch")
+            texts.append(str(raised.value))
+    return texts
+
+
+@pytest.mark.parametrize("what", ["sketch", "select"])
+def test_ranks_that_are_built_differently_all_say_so(ranks: Ranks, what: str) -> None:
+    for first, *rest in ranks.run(2, build_differently, DENSE[what]):
+        builds = "the same build, but it is 'whole' on rank 0, 'without CUDA kernels' on rank 1"
+        assert builds in first
+        assert all("segments, dtype or settings must be the same" in text for text in rest)
+
+
 def test_an_error_in_the_hook_comes_out_of_backward(ranks: Ranks) -> None:
     for first, _, kind in ranks.run(2, fail_in, "layouts"):
         assert "step 3: 'NoneType' object is not callable" in first
