@@ -135,7 +135,7 @@ cuda:
 	    echo 'Left out: the CUDA kernels, since nvcc is not installed.' >&2; \
 	fi
 
-build/cuda/.compiled: $(CUDA_FILES) $(CUDA_HEADERS) csrc/cuda/nvcc.mk
+build/cuda/.compiled: $(CUDA_FILES) $(CUDA_HEADERS) $(wildcard csrc/cuda/nvcc*)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) $(NVCC_ARCHS) -odir $(@D) -c $(CUDA_FILES)
 	@touch $@

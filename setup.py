@@ -132,11 +132,9 @@ extension = setuptools.Extension(
 # CUDA
 # ------------------------------------------------------------------------------------------------
 
-# Those of `make cuda`, but that warnings stay warnings, and all processors take part.
-NVCC_FLAGS = ["-std=c++17", "-O3", "-fmad=false", "--threads", "0"]
-NVCC_FLAGS += ["-Xcompiler", "-fPIC,-fvisibility=hidden"]
-NVCC_FLAGS += ["-gencode", "arch=compute_75,code=sm_75", "-gencode", "arch=compute_80,code=sm_80"]
-NVCC_FLAGS += ["-gencode", "arch=compute_90,code=[sm_90,compute_90]"]
+# As in csrc/cuda/nvcc.mk, but that warnings stay warnings, and all processors take part.
+NVCC_FLAGS = ["--options-file", "csrc/cuda/nvcc_flags.txt", "--threads", "0"]
+NVCC_FLAGS += ["--options-file", "csrc/cuda/nvcc_archs.txt"]
 
 nvcc = cpp_extension.CUDA_HOME and shutil.which("nvcc", path=f"{cpp_extension.CUDA_HOME}/bin")
 cuda_sources = sorted(glob("csrc/cuda/*.cu"))

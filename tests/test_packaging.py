@@ -235,16 +235,6 @@ def test_setup_says_why_cuda_cannot_be_built(wanted: str, sentence: str) -> None
     assert re.fullmatch(sentence, printed.removesuffix("\n"))
 
 
-def test_setup_compiles_kernels_as_make_does() -> None:
-    setup = (ROOT / "setup.py").read_text()
-    makefiles = [ROOT / "Makefile", *(ROOT / "csrc" / "cuda").glob("*.mk")]
-    make = "".join(path.read_text() for path in makefiles)
-    architectures = r"arch=compute_\d+,code=[\w\[\],]+"
-    assert set(re.findall(architectures, setup)) == set(re.findall(architectures, make)) != set()
-    for flag in ("-std=c++17", "-O3", "-fmad=false"):
-        assert f'"{flag}"' in setup and f" {flag} " in make
-
-
 @pytest.mark.parametrize(
     ("torch", "setuptools", "sentence"),
     [

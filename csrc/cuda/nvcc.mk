@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 #
-# How nvcc compiles the kernels.
+# How nvcc compiles the kernels: by two files of options, which setup.py gives it as well.
 #
-# The code for 8.0 runs on 8.6 and 8.9 as well, and from the PTX comes that for what is newer than
-# 9.0.  The bits of the C core need -fmad=false: see launch.h.
+# The bits of the C core need -fmad=false: see launch.h.  The code for 8.0 runs on 8.6 and 8.9 as
+# well, and from the PTX comes that for what is newer than 9.0.
 
+NVCC_OPTIONS := $(dir $(lastword $(MAKEFILE_LIST)))
 NVCC ?= nvcc
-NVCC_ARCHS ?= -gencode arch=compute_75,code=sm_75 -gencode arch=compute_80,code=sm_80 \
-              -gencode arch=compute_90,code=[sm_90,compute_90]
-NVCC_FLAGS := -std=c++17 -O3 -fmad=false --threads 2 -Werror all-warnings \
-              -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden
+NVCC_ARCHS ?= --options-file $(NVCC_OPTIONS)nvcc_archs.txt
+NVCC_FLAGS := --options-file $(NVCC_OPTIONS)nvcc_flags.txt --threads 2 \
+              -Werror all-warnings -Xcompiler -Wall,-Wextra
