@@ -30,10 +30,7 @@ def refusal(
             'SketchConfig(fixed=True, on_overflow="defer") or "estimate", for dense gradients '
             f"without select=, wire=, check_every= and an enabled scaler=, but {found}"
         )
-    known = layout.memory.compared
-    if config.plan == "sketch":
-        known = known and all(record.unions for record in layout.records)
-    if not known:
+    if not layout.memory.compared:
         return (
             "a CUDA graph can capture the hook once DDP's buckets have passed it without one, but "
             f"the {layout.describe()} comes for the first time: warm up for some steps more"

@@ -367,6 +367,7 @@ class S2State:
         transport, device = job.transport, job.buffer.device
         if transport.world_size == 1:
             self._transport = transport
+            job.layout.memory.compared = True
             return
         if self._transport is None:
             is_whole = not (self.config.takes_kernels and missing(device, "sketch_peel"))

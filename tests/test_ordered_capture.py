@@ -76,8 +76,6 @@ def test_what_has_to_come_before() -> None:
 
     assert "the bucket of 5x8 comes for the first time: warm up" in ask(torch.zeros(40))
     layout.memory.compared = True
-    assert "comes for the first time" in ask(torch.zeros(40))  # its table has no size yet
-    layout.records[0].remember_union(3)
     assert ask(torch.zeros(40)) == ""
     assert "but the bucket of 5x8 is a COO gradient" in ask(torch.zeros(5, 8).to_sparse(1))
     # A device without operators that take counts.
@@ -161,6 +159,15 @@ def capture(settings: dict[str, Any]) -> list[str]:
 def test_what_may_be_captured(ranks: Ranks, kind: str) -> None:
     settings = {"plan": "dense"} if kind == "dense" else {"plan": "sketch", "sketch": FIXED[kind]}
     assert_alike(ranks.run(2, capture, settings))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"plan": "dense"}, {"plan": "sketch", "sketch": FIXED["defer"]}]
+)
+def test_one_rank_may_be_captured(ranks: Ranks, settings: dict[str, Any]) -> None:
+    """Which sends nothing, and so has nothing to compare."""
+    ((events, _),) = ranks.run(1, train, settings, True)
+    assert Record(events).collectives == []
 
 
 def refuse(settings: dict[str, Any]) -> tuple[str, bool]:
