@@ -279,7 +279,8 @@ def write(
             "timings": timed,
         },
     )
-    text = page.page_of(rows, command, where, why_no_times)
+    verdict = summary.tables_of(rows)["verdict"]
+    text = page.page_of(rows, command, where, why_no_times, verdict)
     out.with_suffix(".md").write_text(text)
     print(text)
     for path in plots.write(out, trained, rows):

@@ -300,6 +300,26 @@ def test_the_summary_names_the_fastest_of_the_four() -> None:
     )
 
 
+def test_the_verdict_on_the_papers_figures() -> None:
+    trained = [training(method, 0, 100.0, DOWN, 1000) for method in ("dense", "coo")]
+    worse = [*trained, training("paper", 0, 101.0, DOWN, 1000)]
+    # On four ranks, 1200 bytes belong to no table.
+    timed = [timing("ddp", 0, 200, "namespaces"), timing("coo", 3600, 180, "namespaces")]
+    slow = [*timed, timing("paper", 2400, 120, "namespaces")]
+    assert summary.tables_of(rows_of(worse, slow))["verdict"].splitlines() == [
+        "The most that `paper` saves of the sparse bytes is 50 % (Transformer-XL): the paper's "
+        "81 % are not reached.",
+        "Beside the fastest of the four its steps are at best 1.50 times as fast "
+        "(Transformer-XL): the paper's 1.8 are not reached.",
+        "With every seed it ends worse than plain DDP on Transformer-XL.",
+    ]
+    as_good = [*trained, training("paper", 0, 100.0, DOWN, 1000)]
+    fast = [*timed, timing("paper", 1500, 90, "namespaces")]
+    first, second = summary.tables_of(rows_of(as_good, fast))["verdict"].splitlines()
+    assert "88 % (Transformer-XL): the paper's 81 % are reached." in first
+    assert "2.00 times as fast (Transformer-XL): the paper's 1.8 are reached." in second
+
+
 def test_accuracies_are_percentages() -> None:
     runs = [
         {**training(method, 0, value, DOWN, 4e6), "model": "resnet", "numel_of_tables": 0}

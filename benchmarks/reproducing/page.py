@@ -33,12 +33,14 @@ NOTES = f"""\
 Cell = Callable[[Row], str]
 
 
-def page_of(rows: Sequence[Row], command: str, machine: str, why_no_times: str | None) -> str:
-    """All of it, for one run."""
+def page_of(
+    rows: Sequence[Row], command: str, machine: str, why_no_times: str | None, verdict: str = ""
+) -> str:
+    """All of it, for one run; the verdict is on the paper's figures."""
     parts = [
         "# The paper's experiments",
         f"`{command}` on {machine}.",
-        PAPER,
+        f"{PAPER}\n{verdict}".rstrip(),
         NOTES.rstrip(),
     ]
     if why_no_times:

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""Two small tables for the README: what trainings end with, and what their steps take."""
+"""For the README: what trainings end with, what their steps take, and what became of the paper's
+figures."""
 
 from collections.abc import Mapping, Sequence
 
 from .page import differs, in_table, ratio, saved, value
-from .rows import Row
+from .rows import Range, Row
 from .settings import MODELS
 
 # Of s2reducer; the others stand in the whole table.
 SHOWN = ("auto", "sketch", "paper", "topk")
 
-# What the paper compares itself with.
+# What the paper compares itself with, and what it reports.
 THE_FOUR = ("coo", "sparcml", "parallax", "omnireduce")
+PAPER_SAVES, PAPER_SPEED_UP = 0.81, 1.8
+
+Models = Mapping[str, Mapping[str, Row]]
 
 
 def tables_of(rows: Sequence[Row]) -> dict[str, str]:
@@ -19,10 +23,10 @@ def tables_of(rows: Sequence[Row]) -> dict[str, str]:
     models: dict[str, dict[str, Row]] = {}
     for row in rows:
         models.setdefault(row.model, {})[row.method] = row
-    return {"trained": _trained(models), "timed": _timed(models)}
+    return {"trained": _trained(models), "timed": _timed(models), "verdict": _verdict(models)}
 
 
-def _trained(models: Mapping[str, Mapping[str, Row]]) -> str:
+def _trained(models: Models) -> str:
     """The metric of each method; of an exact one whether its losses are those of dense."""
     head = ["model", "metric", "plain DDP", *(f"`{method}`" for method in SHOWN)]
     lines = []
@@ -36,17 +40,66 @@ def _trained(models: Mapping[str, Mapping[str, Row]]) -> str:
     return in_table(head, lines)
 
 
-def _timed(models: Mapping[str, Mapping[str, Row]]) -> str:
+def _timed(models: Models) -> str:
     """Steps over those of plain DDP, and the bytes of embeddings that the paper's mode saves."""
     head = ["model", "fastest of the four", *(f"`{method}`" for method in SHOWN)]
     head.append("sparse bytes saved by `paper`")
     lines = []
     for model, methods in models.items():
-        others = [methods[name] for name in THE_FOUR if name in methods]
-        timed = [(row.of_dense["median"], row) for row in others if row.of_dense]
-        fastest = min(timed, key=lambda pair: pair[0])[1] if timed else None
+        fastest = _fastest(methods)
         cells = [MODELS[model].title, f"`{fastest.method}` {ratio(fastest)}" if fastest else "-"]
         cells += [ratio(methods[method]) if method in methods else "-" for method in SHOWN]
         cells.append(saved(methods["paper"].timed) if "paper" in methods else "-")
         lines.append(cells)
     return in_table(head, lines)
+
+
+def _fastest(methods: Mapping[str, Row]) -> Row | None:
+    """Of the four, by the median of its steps; None where none of them was timed."""
+    timed = [methods[name] for name in THE_FOUR if name in methods and methods[name].of_dense]
+    return min(timed, key=_step) if timed else None
+
+
+def _step(row: Row) -> float:
+    assert row.of_dense is not None
+    return row.of_dense["median"]
+
+
+def _verdict(models: Models) -> str:
+    """Sentences on the paper's mode: whether it reaches here what the paper reports."""
+    saved_by, speed_up_by, worse = {}, {}, []
+    for model, methods in models.items():
+        paper, fastest = methods.get("paper"), _fastest(methods)
+        if paper is None:
+            continue
+        title = MODELS[model].title
+        if paper.timed and paper.timed.of_coo is not None:
+            saved_by[title] = 1 - paper.timed.of_coo
+        if paper.of_dense and fastest:
+            speed_up_by[title] = _step(fastest) / _step(paper)
+        if paper.diverged == paper.seeds or (
+            paper.difference and _is_worse(model, paper.difference)
+        ):
+            worse.append(title)
+    sentences = []
+    if saved_by:
+        title, most = max(saved_by.items(), key=lambda pair: pair[1])
+        sentences.append(
+            f"The most that `paper` saves of the sparse bytes is {100 * most:.0f} % ({title}): the "
+            f"paper's 81 % are {'' if most >= PAPER_SAVES else 'not '}reached."
+        )
+    if speed_up_by:
+        title, most = max(speed_up_by.items(), key=lambda pair: pair[1])
+        sentences.append(
+            f"Beside the fastest of the four its steps are at best {most:.2f} times as fast "
+            f"({title}): the paper's 1.8 are {'' if most >= PAPER_SPEED_UP else 'not '}reached."
+        )
+    if worse:
+        sentences.append(f"With every seed it ends worse than plain DDP on {', '.join(worse)}.")
+    return "\n".join(sentences)
+
+
+def _is_worse(model: str, difference: Range) -> bool:
+    """With every seed."""
+    is_lower = difference.high < 0
+    return is_lower if MODELS[model].higher_is_better else difference.low > 0
