@@ -44,8 +44,14 @@ def world_sizes(*sizes: int, fast: int = 3) -> list[Any]:
 
 
 def cases(every: list[Any], *fast: Any) -> list[Any]:
-    """For parametrize(): all but ``fast`` are left to the whole suite."""
-    return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in every]
+    """For parametrize(), with tuples for several names: all but ``fast`` are left to the whole
+    suite."""
+    return [
+        case
+        if case in fast
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+        for case in every
+    ]
 
 
 # The plan, for parametrize(): what it has of its own is tested by itself.

@@ -82,6 +82,7 @@ def test_all_steps_pass(device_check: Any, tmp_path: Path, monkeypatch: pytest.M
     ]
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_does_not_stop_the_others(
     device_check: Any,
     tmp_path: Path,
@@ -105,6 +106,7 @@ def test_a_step_that_fails_does_not_stop_the_others(
     assert "fails: FAILED with status 3" in printed and "passes: passed" in printed
 
 
+@pytest.mark.slow
 def test_time_is_shared_by_all(device_check: Any) -> None:
     """What comes too late has a second, however long it may take."""
     steps = [[device_check.Step(name, 60, ["sleep", "40"])] for name in ("one", "two")]

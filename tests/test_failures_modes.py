@@ -182,7 +182,7 @@ def accumulate(plan: str, flags: dict[str, Any], only: set[int] | None) -> None:
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-@pytest.mark.parametrize("plan", ["auto", "owner"])
+@pytest.mark.parametrize("plan", cases(["auto", "owner"], "owner"))
 def test_micro_batches_are_counted_once(ranks: Ranks, plan: str, flags: str) -> None:
     ranks.run(2, accumulate, plan, FLAGS[flags], None)
 

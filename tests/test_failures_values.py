@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from pairs import STEPS, Pair, given, make_tables
-from ranks import EXACT_UNIT, SKETCH, Given, Ranks, assert_same_on_all_ranks, exact_gradient
+from ranks import EXACT_UNIT, SKETCH, Given, Ranks, assert_same_on_all_ranks, cases, exact_gradient
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
@@ -57,7 +57,7 @@ def spoil_one_step(plan: str, dtype: torch.dtype) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("plan", ["auto", "gather", "owner"])
+@pytest.mark.parametrize("plan", cases(["auto", "gather", "owner"], "owner"))
 def test_non_finite_elements_stay_alone(ranks: Ranks, plan: str, dtype: torch.dtype) -> None:
     for found in ranks.run(3, spoil_one_step, plan, dtype):
         assert found == [(2, 1) if step == BAD_STEP else (0, 0) for step in range(STEPS)]
@@ -162,7 +162,7 @@ def huge_everywhere(dtype: torch.dtype) -> dict[str, set[str]]:
     return plans
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", cases([*DTYPES], torch.float16))
 def test_no_overflow_beside_segments_that_stay_dense(ranks: Ranks, dtype: torch.dtype) -> None:
     for plans in ranks.run(4, huge_everywhere, dtype):
         reasons = [reason for table in plans.values() for reason in table]
@@ -221,7 +221,7 @@ def train_in_wrapper(plan: str, dtype: torch.dtype) -> set[str]:
 
 
 @pytest.mark.parametrize("dtype", WRAPPERS)
-@pytest.mark.parametrize("plan", ["auto", "dense", "owner"])
+@pytest.mark.parametrize("plan", cases(["auto", "dense", "owner"], "auto"))
 def test_inside_the_wrappers_that_compress(ranks: Ranks, plan: str, dtype: torch.dtype) -> None:
     for plans in ranks.run(4, train_in_wrapper, plan, dtype):
         assert plans == {plan} or (plan == "auto" and plans)
@@ -243,7 +243,7 @@ def huge_in_wrapper(plan: str, dtype: torch.dtype) -> bool:
 
 
 @pytest.mark.parametrize("dtype", WRAPPERS)
-@pytest.mark.parametrize("plan", ["dense", "owner", "union"])
+@pytest.mark.parametrize("plan", cases(["dense", "owner", "union"], "owner"))
 def test_no_overflow_inside_the_wrappers(ranks: Ranks, plan: str, dtype: torch.dtype) -> None:
     assert all(ranks.run(4, huge_in_wrapper, plan, dtype))
 
@@ -290,7 +290,7 @@ def train_beside_unused_rows(plan: str) -> None:
         assert not torch.equal(before[:unused], parameter[:unused])
 
 
-@pytest.mark.parametrize("plan", ["auto", "gather", "owner"])
+@pytest.mark.parametrize("plan", cases(["auto", "gather", "owner"], "auto"))
 def test_what_is_zero_everywhere_never_moves(ranks: Ranks, plan: str) -> None:
     ranks.run(2, train_beside_unused_rows, plan)
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from ranks import Given, Ranks
+from ranks import Given, Ranks, cases
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -171,7 +171,7 @@ LOSSY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("name", cases([*LOSSY], "top", "both"))
 def test_lossy_modes_end_at_the_same_bits(ranks: Ranks, name: str) -> None:
     for equal in ranks.run(2, fresh_process, SEED, LOSSY[name], "file"):
         assert all(equal)
@@ -269,6 +269,7 @@ def other_world(seed: int) -> str:
     return " ".join(str(warning.message) for warning in told)
 
 
+@pytest.mark.slow
 def test_another_world_size_drops_what_is_owed_and_says_so(ranks: Ranks) -> None:
     texts = ranks.run(3, other_world, SEED)
     for rank, text in enumerate(texts[:2]):
