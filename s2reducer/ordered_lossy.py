@@ -25,6 +25,7 @@ from s2reducer.ordered_stages import Planner, Second, begin_blocks
 from s2reducer.segments import ParameterRecord, all_blocks, derive_seed
 from s2reducer.select_ops import select_random, select_scratch_nbytes, selected_nbytes
 from s2reducer.selection import RandomK, Selection, SharedTopK, Threshold, TopK
+from s2reducer.selector import share_scores
 from s2reducer.stages import plan_blocks
 from s2reducer.transport import Transport
 
@@ -159,12 +160,7 @@ class _Selector:
 
     def share_scores(self, transport: Transport) -> None:
         """Sums the scores over the ranks, so that all of them choose the same."""
-        total = torch.cat([segment.scores for segment in self._segments])
-        transport.sum(total)
-        sizes = [segment.scores.numel() for segment in self._segments]
-        parts = torch.split_with_sizes(total, sizes)
-        for segment, scores in zip(self._segments, parts, strict=True):
-            segment.scores = scores
+        share_scores(self._segments, transport)
 
     def choose(self) -> None:
         """Sets the bits of the blocks that are to be sent."""

@@ -8,6 +8,7 @@ whose gradient DDP would not write.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -47,6 +48,22 @@ class _Segment:
     touched: bool
     scores: Tensor
     bitmap: Tensor
+
+
+class _Scored(Protocol):
+    """A segment, and the scores of what may be chosen of it."""
+
+    scores: Tensor
+
+
+def share_scores(segments: Sequence[_Scored], transport: Transport) -> None:
+    """Sums the scores over the ranks, so that all of them choose the same."""
+    total = torch.cat([segment.scores for segment in segments])
+    transport.sum(total)
+    sizes = [segment.scores.numel() for segment in segments]
+    parts = torch.split_with_sizes(total, sizes)
+    for segment, scores in zip(segments, parts, strict=True):
+        segment.scores = scores
 
 
 class Selector:
@@ -93,12 +110,7 @@ class Selector:
 
     def share_scores(self, transport: Transport) -> None:
         """Sums the scores over the ranks, so that all of them choose the same."""
-        total = torch.cat([segment.scores for segment in self._segments])
-        transport.sum(total)
-        sizes = [segment.scores.numel() for segment in self._segments]
-        parts = torch.split_with_sizes(total, sizes)
-        for segment, scores in zip(self._segments, parts, strict=True):
-            segment.scores = scores
+        share_scores(self._segments, transport)
 
     def choose(self) -> None:
         """Sets the bits of the blocks that are to be sent."""
