@@ -249,9 +249,10 @@ def main() -> None:
     except netlab.RankError as error:
         sys.exit(f"{error}; what has finished is kept in {options.folder}, for the same command.")
     rows = rows_of(trained, timed)
-    write(options.out, rows, trained, timed, why_no_times)
+    tables = summary.tables_of(rows)
+    write(options.out, rows, trained, timed, why_no_times, tables["verdict"])
     if options.page:
-        pages.renew(options.page, summary.tables_of(rows))
+        pages.renew(options.page, tables)
     console.print(f"{(time.monotonic() - began) / 60:.1f} minutes", highlight=False, soft_wrap=True)
 
 
@@ -265,6 +266,7 @@ def write(
     trained: list[Record],
     timed: list[Record],
     why_no_times: str | None,
+    verdict: str,
 ) -> None:
     """All four files; the table is printed as well."""
     command = f"python benchmarks/{' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])}"
@@ -279,7 +281,6 @@ def write(
             "timings": timed,
         },
     )
-    verdict = summary.tables_of(rows)["verdict"]
     text = page.page_of(rows, command, where, why_no_times, verdict)
     out.with_suffix(".md").write_text(text)
     print(text)

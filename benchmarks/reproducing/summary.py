@@ -11,7 +11,7 @@ from .settings import MODELS
 # Of s2reducer; the others stand in the whole table.
 SHOWN = ("auto", "sketch", "paper", "topk")
 
-# What the paper compares itself with, and what it reports.
+# What the paper compares itself with, and what it reports at best.
 THE_FOUR = ("coo", "sparcml", "parallax", "omnireduce")
 PAPER_SAVES, PAPER_SPEED_UP = 0.81, 1.8
 
@@ -86,13 +86,14 @@ def _verdict(models: Models) -> str:
         title, most = max(saved_by.items(), key=lambda pair: pair[1])
         sentences.append(
             f"The most that `paper` saves of the sparse bytes is {100 * most:.0f} % ({title}): the "
-            f"paper's 81 % are {'' if most >= PAPER_SAVES else 'not '}reached."
+            f"paper's {100 * PAPER_SAVES:.0f} % are {'' if most >= PAPER_SAVES else 'not '}reached."
         )
     if speed_up_by:
         title, most = max(speed_up_by.items(), key=lambda pair: pair[1])
         sentences.append(
             f"Beside the fastest of the four its steps are at best {most:.2f} times as fast "
-            f"({title}): the paper's 1.8 are {'' if most >= PAPER_SPEED_UP else 'not '}reached."
+            f"({title}): the paper's {PAPER_SPEED_UP} are "
+            f"{'' if most >= PAPER_SPEED_UP else 'not '}reached."
         )
     if worse:
         sentences.append(f"With every seed it ends worse than plain DDP on {', '.join(worse)}.")
