@@ -4,6 +4,7 @@
 import json
 import math
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -467,12 +468,23 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 # ------------------------------------------------------------------------------------------------
 
 
-def smoke(folder: Path, *arguments: str) -> str:
-    """What the command prints; its text is the documentation, so no package is needed."""
-    text = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+@pytest.fixture(scope="session")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file of words drawn one by one, some much more often than others, so that no package is
+    needed, and what a model learns of them in its first steps holds everywhere in the file."""
+    letters = "abcdefghij"
+    words = [a + b + c for a in letters for b in letters for c in letters]
+    drawn = random.Random(0).choices(words, [1 / (n + 1) for n in range(len(words))], k=20_000)
+    path = tmp_path_factory.mktemp("text") / "words.txt"
+    path.write_text("\n".join(" ".join(drawn[n : n + 16]) for n in range(0, len(drawn), 16)))
+    return str(path)
+
+
+def smoke(folder: Path, text: str, *arguments: str) -> str:
+    """What the command prints."""
     command = [ROOT / "benchmarks" / "reproduce.py", "--smoke", "--folder", folder, *arguments]
     done = subprocess.run(
-        [sys.executable, *map(str, command), "--text", *map(str, text)],
+        [sys.executable, *map(str, command), "--text", text],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=True,
         timeout=600,  # some forty seconds of a processor, of which others may take most
@@ -483,8 +495,8 @@ def smoke(folder: Path, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_smallest_run(tmp_path: Path) -> None:
-    assert smoke(tmp_path).count("validation perplexity ") >= 6
+def test_the_smallest_run(tmp_path: Path, text: str) -> None:
+    assert smoke(tmp_path, text).count("validation perplexity ") >= 6
     result = json.loads((tmp_path / "reproduce.json").read_text())
     rows = {(row["model"], row["method"]): row for row in result["rows"]}
     assert list(rows) == [
@@ -512,7 +524,7 @@ def test_the_smallest_run(tmp_path: Path) -> None:
     log = (tmp_path / "transformer-xl-coo-0.log").read_text()
     assert "step 30 of 30: loss " in log
 
-    again = smoke(tmp_path, "--out", str(tmp_path / "again"))
+    again = smoke(tmp_path, text, "--out", str(tmp_path / "again"))
     assert again.count("(kept)") == 6
     assert json.loads((tmp_path / "again.json").read_text())["rows"] == result["rows"]
 
@@ -525,10 +537,10 @@ def train_by(methods: Sequence[str], flags: Sequence[str]) -> dict[str, dict[str
 
 
 @pytest.mark.slow
-def test_every_method_trains(ranks: Ranks) -> None:
+def test_every_method_trains(ranks: Ranks, text: str) -> None:
     sizes = {"vocabulary": 800, "width": 16, "batch": 2, "length": 8}
     flags = [f"--{name}={size}" for name, size in sizes.items()]
-    flags += ["--text", str(ROOT / "docs" / "sketch.md")]
+    flags += ["--text", text]
     records, others = ranks.run(2, train_by, list(METHODS), flags, seconds=300)
     dense = records["dense"]
     assert dense["bytes"] == 4 * dense["numel"]
@@ -568,11 +580,11 @@ def numel_of(order: dict[str, Any]) -> int:
     ],
 )
 def test_steps_are_those_of_the_same_models(
-    ranks: Ranks, model: str, methods: tuple[str, ...]
+    ranks: Ranks, text: str, model: str, methods: tuple[str, ...]
 ) -> None:
     sizes = {**PROFILES["smoke"].sizes, "batch": 2}
     profile = settings.Profile({model: methods}, turns=2, sizes=sizes)
-    (job,) = reproduce.timings(profile, [str(ROOT / "docs" / "sketch.md")], "loopback")
+    (job,) = reproduce.timings(profile, [text], "loopback")
     records, others = ranks.run(2, links, job.order, seconds=300)
     assert records == others
     assert [record["method"] for record in records] == ["ddp", "none", *methods[1:]]
