@@ -153,9 +153,15 @@ def compare(transport: Transport, header: Header, device: torch.device) -> Heade
     return agreed(transport.all_gather(header.tensor().to(device)).cpu())
 
 
-def message_of(header: Header, index: Tensor) -> Tensor:
-    """uint8, where ``index`` is, which are the bytes of a bitmap or a list behind the header."""
-    return torch.cat([to_device(header.tensor(), index.device), index])
+def message_of(header: Header, index: Tensor, live: Tensor | None = None) -> Tensor:
+    """uint8, where ``index`` is, which are the bytes of a bitmap or a list behind the header.
+
+    ``live``, int64 [1], is the header's where only the device knows it.
+    """
+    message = torch.cat([to_device(header.tensor(), index.device), index])
+    if live is not None:
+        message[8 * _LIVE : 8 * (_LIVE + 1)] = live.view(torch.uint8)
+    return message
 
 
 def index_of_messages(layout: Layout, messages: Tensor, nbytes: int) -> tuple[Index, Headers]:

@@ -20,6 +20,7 @@ from torch.futures import Future
 from s2reducer import ops
 from s2reducer.block_ops import ops_for
 from s2reducer.device import HostCopy
+from s2reducer.device_rows import coalesced_on_device, numbered_on_device
 from s2reducer.exchange import (
     HEADER_NBYTES,
     Header,
@@ -31,7 +32,7 @@ from s2reducer.exchange import (
 )
 from s2reducer.job import Job
 from s2reducer.row_stages import plan_rows
-from s2reducer.rows import number_rows, table_of, unite_rows
+from s2reducer.rows import table_of, unite_rows
 from s2reducer.segments import Layout, LayoutMemory
 from s2reducer.stages import plan_blocks
 from s2reducer.transport import Transport
@@ -115,35 +116,30 @@ def _index_of_union(job: Job, bitmaps: list[Tensor], world_size: int, nbytes: in
 
 
 def begin_rows(job: Job, transport: Transport) -> Planner[list[Tensor]]:
-    """The first stage of ``job.tables``.
-
-    On a device torch itself waits for it, to know how many rows there are without repeats.
-    """
+    """The first stage of ``job.tables``."""
     job.plan, job.round = job.config.plan, "index"
     memory, sent_before = job.layout.memory, transport.bytes_sent
     tables = [table_of(tensor) for tensor in job.tables]
-    own = [tensor.coalesce() for tensor in job.tables]
-    rows = [table.flat(part.indices()) for table, part in zip(tables, own, strict=True)]
-    values = [
-        part.values().contiguous().view(-1, table.width)
-        for table, part in zip(tables, own, strict=True)
-    ]
-    numbered, nrows = number_rows(tables, rows)
+    pairs = zip(job.tables, tables, strict=True)
+    own = [coalesced_on_device(tensor, table) for tensor, table in pairs]
+    numbered, live, nrows = numbered_on_device(tables, own)
     numbered = numbered.to(torch.int32 if nrows < 1 << 31 else torch.int64)
 
     room = _room(memory)
     header = Header(
-        identity(job.layout, values[0].dtype),
+        identity(job.layout, own[0].values.dtype),
         job.step,
-        live=numbered.numel(),
         figures=tuple(job.chooser.words(job.step)),
     )
-    arriving = HostCopy(transport.all_gather(message_of(header, _padded(numbered, room))))
+    message = message_of(header, _padded(numbered, room), live)
+    counts = torch.cat([part.count for part in own])
+    arriving = HostCopy(transport.all_gather(message), counts)
 
     def plan() -> Second[list[Tensor]]:
-        (messages,) = arriving.wait()
+        messages, counts = arriving.wait()
         headers = agreed(messages)
         job.chooser.learn(job.step, headers.figures)
+        _check_rows(headers.lives)
         lists = messages[:, HEADER_NBYTES:]
         memory.most_live = max(headers.lives)
         if memory.most_live > room:
@@ -152,9 +148,19 @@ def begin_rows(job: Job, transport: Transport) -> Planner[list[Tensor]]:
         positions = lists.contiguous().view(numbered.dtype).to(torch.int64)
         of_ranks = [row[:live] for row, live in zip(positions, headers.lives, strict=True)]
         unions, index = unite_rows(tables, of_ranks, transport.bytes_sent - sent_before)
+        values = [part.values[:count] for part, count in zip(own, counts.tolist(), strict=True)]
         return plan_rows(job, transport.rank, tables, values, unions, index)
 
     return plan
+
+
+def _check_rows(lives: list[int]) -> None:
+    wrong = [str(rank) for rank, live in enumerate(lives) if live < 0]
+    if wrong:
+        raise ValueError(
+            "the row numbers of a COO gradient must lie between 0 and the number of the table's "
+            f"rows - 1, but on rank {', '.join(wrong)} some do not"
+        )
 
 
 def _room(memory: LayoutMemory) -> int:
@@ -165,7 +171,7 @@ def _room(memory: LayoutMemory) -> int:
 
 
 def _padded(numbers: Tensor, size: int) -> Tensor:
-    """uint8, the bytes of so many numbers; what is missing are zeros."""
+    """uint8, the bytes of so many numbers; where there are fewer, of zeros."""
     padded = numbers.new_zeros(size)
     count = min(size, numbers.numel())
     padded[:count] = numbers[:count]

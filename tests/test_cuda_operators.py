@@ -28,7 +28,8 @@ SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 3
 OPERATORS = torch.ops.s2reducer
 SHAPES = [(1000, 64), (0, 4), (77, 1), (640, 8), (10, 64), (513, 100), (129, 3)]
 
-# Whether they can go on is known only when what lies on the device has been read.
+# Whether they can go on is known only when what lies on the device has been read; what is made of
+# rows there has an operator of its own, see device_rows.py.
 NOT_ON_DEVICES = {"list_decode", "coo_sort", "coo_unite"}
 
 
