@@ -8,6 +8,7 @@ that follow one another see nearly the same machine, and the median of their rat
 import json
 import os
 import platform
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -90,6 +91,12 @@ def machine() -> str:
     return f"{name}, {len(os.sched_getaffinity(0))} cores, {platform.system()}"
 
 
+# A list with nothing but figures in it, as json.dumps writes it: no string has a line break.
+_FIGURES = re.compile(r"\[\n(?:[-+.\deE]|null|[,\s])+\]")
+
+
 def write_json(path: Path, result: dict[str, object]) -> None:
+    """Indented, with a line for each list of figures."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    text = json.dumps(result, indent=1)
+    path.write_text(_FIGURES.sub(lambda found: " ".join(found[0].split()), text) + "\n")

@@ -12,8 +12,9 @@ The models are those of ``examples``, trained there on two real ranks by the scr
 
 Every finished training is a file in FOLDER, so that a run that was interrupted goes on where it was
 when the same command is given again, and a table of another choice needs only what is new.  The
-scripts' output is beside it.  Written at the end: OUT.json, OUT.md, OUT-losses.png, OUT-bytes.png;
-``--page README.md`` also puts the summary into that page, between its marks.
+scripts' output is beside it.  Written at the end: OUT.json, OUT.md, OUT-losses.png, OUT-bytes.png,
+and OUT-logs.txt with all output; ``--page README.md`` also puts the summary into that page, between
+its marks.
 """
 
 import argparse
@@ -251,6 +252,8 @@ def main() -> None:
     rows = rows_of(trained, timed)
     tables = summary.tables_of(rows)
     write(options.out, rows, trained, timed, why_no_times, tables["verdict"])
+    logs = options.out.with_name(f"{options.out.name}-logs.txt")
+    logs.write_text(kept.logs(job.name for job in jobs))
     if options.page:
         pages.renew(options.page, tables)
     console.print(f"{(time.monotonic() - began) / 60:.1f} minutes", highlight=False, soft_wrap=True)
@@ -277,7 +280,7 @@ def write(
             "command": command,
             "machine": where,
             "rows": [dataclasses.asdict(row) for row in rows],
-            "trainings": trained,
+            "trainings": [{**one, "losses": _in_six_digits(one["losses"])} for one in trained],
             "timings": timed,
         },
     )
@@ -286,6 +289,11 @@ def write(
     print(text)
     for path in plots.write(out, trained, rows):
         print(path)
+
+
+def _in_six_digits(losses: list[float | None]) -> list[float | None]:
+    """As the files in FOLDER have them all: in the table of a whole run they are most of it."""
+    return [None if loss is None else float(f"{loss:.6g}") for loss in losses]
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from ranks import Ranks
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
 import reproduce
+from paired import write_json
 from reproducing import accuracy, page, plots, settings, shaped, summary
 from reproducing.resuming import Kept
 from reproducing.rows import Range, has_diverged, largest_difference, rows_of
@@ -463,6 +464,14 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         reproduce.main()
 
 
+def test_a_list_of_figures_takes_a_line(tmp_path: Path) -> None:
+    result = {"a": [1, -2.5e-7, None], "b": [[], {"c": [[1], [2, 3]]}, "[1,\n2]"], "d": ["1"]}
+    write_json(tmp_path / "new" / "result.json", result)
+    text = (tmp_path / "new" / "result.json").read_text()
+    assert json.loads(text) == result
+    assert '"a": [ 1, -2.5e-07, null ],\n' in text and "\n    [ 2, 3 ]\n" in text
+
+
 # ------------------------------------------------------------------------------------------------
 # On ranks
 # ------------------------------------------------------------------------------------------------
@@ -523,6 +532,10 @@ def test_the_smallest_run(tmp_path: Path, text: str) -> None:
     assert xl["trained"]["total"] == xl["trained"]["sparse"] + 4 * rest
     log = (tmp_path / "transformer-xl-coo-0.log").read_text()
     assert "step 30 of 30: loss " in log
+    logs = (tmp_path / "reproduce-logs.txt").read_text()
+    assert logs.count("==> ") == 6 and f"==> transformer-xl-coo-0 <==\n{log}" in logs
+    (kept,) = json.loads((tmp_path / "lstm-topk-0.json").read_text())["result"]
+    assert trainings["lstm", "topk"]["losses"] == pytest.approx(kept["losses"], rel=5e-6)
 
     again = smoke(tmp_path, text, "--out", str(tmp_path / "again"))
     assert again.count("(kept)") == 6

@@ -48,8 +48,8 @@ def page_of(
     for model in dict.fromkeys(row.model for row in rows):
         of_model = [row for row in rows if row.model == model]
         parts += [f"## {MODELS[model].title}", table_of(of_model)]
-    methods = dict.fromkeys(row.method for row in rows)
-    what = "\n".join(f"- `{name}`: {METHODS[name].what}" for name in methods)
+    used = {row.method for row in rows}
+    what = "\n".join(f"- `{name}`: {way.what}" for name, way in METHODS.items() if name in used)
     parts += ["## Methods", what]
     return "\n\n".join(parts) + "\n"
 

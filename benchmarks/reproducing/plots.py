@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from matplotlib import colormaps
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -16,6 +17,7 @@ from torch import Tensor
 from .rows import Row, has_diverged
 from .settings import HOSTS, METHODS, MODELS, RANKS
 
+_COLUMNS = 3
 _MARKERS = "os^vD"
 _SMOOTHED = 20  # a line has so many times as many steps as its mean goes over
 
@@ -23,12 +25,16 @@ _SMOOTHED = 20  # a line has so many times as many steps as its mean goes over
 def write(out: Path, trainings: Sequence[dict[str, Any]], rows: Sequence[Row]) -> list[Path]:
     """``OUT-losses.png`` and ``OUT-bytes.png``."""
     models = list(dict.fromkeys(row.model for row in rows))
+    methods = [name for name in METHODS if any(row.method == name for row in rows)]
+    columns = min(len(models), _COLUMNS)
+    lines = -(-len(models) // columns)
     paths = []
     for name, draw in (("losses", _losses), ("bytes", _bytes)):
-        figure = Figure(figsize=(5.6 * len(models), 4.4), layout="constrained")
+        figure = Figure(figsize=(5.6 * columns, 4.4 * lines + 0.7), layout="constrained")
         FigureCanvasAgg(figure)
+        shown: dict[str, Artist] = {}
         for place, model in enumerate(models, 1):
-            axes = figure.add_subplot(1, len(models), place)
+            axes = figure.add_subplot(lines, columns, place)
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(alpha=0.25)
             axes.set_title(MODELS[model].title)
@@ -37,11 +43,33 @@ def write(out: Path, trainings: Sequence[dict[str, Any]], rows: Sequence[Row]) -
                 [one for one in trainings if one["model"] == model],
                 [row for row in rows if row.model == model],
             )
-            axes.legend(frameon=False, fontsize=8)
+            shown |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        labels = [method for method in methods if method in shown]
+        figure.legend(
+            [shown[label] for label in labels],
+            labels,
+            loc="outside lower center",
+            ncols=3 * columns,
+            frameon=False,
+            fontsize=8,
+        )
         paths.append(out.with_name(f"{out.name}-{name}.png"))
         # Without the version of matplotlib in it, a picture changes only when its figures do.
         figure.savefig(paths[-1], dpi=110, metadata={"Software": None})
     return paths
+
+
+def _say_diverged(axes: Axes, methods: Sequence[str]) -> None:
+    if methods:
+        axes.text(
+            0.98,
+            0.98,
+            f"diverged: {', '.join(methods)}",
+            transform=axes.transAxes,
+            ha="right",
+            va="top",
+            fontsize=8,
+        )
 
 
 def _style(method: str) -> dict[str, Any]:
@@ -57,6 +85,7 @@ def smoothed(losses: Tensor) -> Tensor:
 
 
 def _losses(axes: Axes, trainings: Sequence[dict[str, Any]], rows: Sequence[Row]) -> None:
+    diverged = []
     for row in rows:
         curves = [
             one["losses"]
@@ -64,7 +93,7 @@ def _losses(axes: Axes, trainings: Sequence[dict[str, Any]], rows: Sequence[Row]
             if one["method"] == row.method and not has_diverged(one)
         ]
         if not curves:
-            axes.plot([], [], label=f"{row.method}: diverged", **_style(row.method))
+            diverged.append(row.method)
             continue
         seeds = smoothed(torch.tensor(curves))
         first = len(curves[0]) - seeds.shape[1] + 1
@@ -75,28 +104,31 @@ def _losses(axes: Axes, trainings: Sequence[dict[str, Any]], rows: Sequence[Row]
         axes.fill_between(
             steps, seeds.amin(0), seeds.amax(0), alpha=0.12, linewidth=0, **_style(row.method)
         )
+    _say_diverged(axes, diverged)
     axes.set_xlabel("step")
     axes.set_ylabel("training loss, mean over neighbours and seeds")
 
 
 def _bytes(axes: Axes, trainings: Sequence[dict[str, Any]], rows: Sequence[Row]) -> None:
     hosts = all(row.timed for row in rows)
-    for number, row in enumerate(rows):
+    diverged = []
+    for row in rows:
         sent = row.timed if hosts and row.timed else row.trained
-        if row.value is None or not sent.total:
-            axes.plot([], [], label=f"{row.method}: diverged", **_style(row.method))
+        if row.value is None:
+            diverged.append(row.method)
             continue
         spread = [[row.value.mean - row.value.low], [row.value.high - row.value.mean]]
         axes.errorbar(
             sent.total / 1e6,
             row.value.mean,
             spread,
-            marker=_MARKERS[number % len(_MARKERS)],
             linestyle="none",
             capsize=3,
             label=row.method,
+            marker=_MARKERS[list(METHODS).index(row.method) % len(_MARKERS)],
             **_style(row.method),
         )
+    _say_diverged(axes, diverged)
     if any(row.value for row in rows):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -2,7 +2,7 @@
 """Results are kept one by one, so that an interrupted run goes on where it was."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,13 @@ class Kept:
     def log(self, name: str) -> Path:
         """Where a job may write what it has to say."""
         return self.folder / f"{name}.log"
+
+    def logs(self, names: Iterable[str]) -> str:
+        """What these jobs had to say, one behind the other."""
+        said = {name: self.log(name) for name in names}
+        return "\n".join(
+            f"==> {name} <==\n{path.read_text()}" for name, path in said.items() if path.exists()
+        )
 
     def _put(self, name: str, order: Record, result: Any) -> None:
         # Replaced as a whole: a file that is there is complete, whatever ends this process.
