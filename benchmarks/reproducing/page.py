@@ -134,7 +134,7 @@ def saved(sent: Sent | None) -> str:
         return "-"
     if sent.of_coo > 1.005:
         return f"{sent.of_coo:.3g} times as much"
-    return f"{100 * (1 - sent.of_coo):.0f} %"
+    return f"{round(100 * (1 - sent.of_coo))} %"
 
 
 def _step(row: Row) -> str:

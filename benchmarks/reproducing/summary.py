@@ -96,7 +96,7 @@ def _verdict(models: Models) -> str:
             f"{'' if most >= PAPER_SPEED_UP else 'not '}reached."
         )
     if worse:
-        sentences.append(f"With every seed it ends worse than plain DDP on {', '.join(worse)}.")
+        sentences.append(f"With every seed it ends worse than plain DDP on {'; '.join(worse)}.")
     return "\n".join(sentences)
 
 
