@@ -71,7 +71,7 @@ $(TOOLS)-for: FORCE | $(VENV)/bin/python
 
 $(BUILT)-for: FORCE
 	@mkdir -p $(@D)
-	@echo '$(VENV)' | cmp -s - $@ || echo '$(VENV)' > $@
+	@echo '$(VENV) $(S2_CUDA)' | cmp -s - $@ || echo '$(VENV) $(S2_CUDA)' > $@
 
 $(TOOLS): pyproject.toml $(TOOLS)-for
 	$(UNLESS_INSTALLED) $(PIP) install $(TORCH)

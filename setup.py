@@ -67,6 +67,10 @@ class BuildCoreFirst(build_ext):
 
     def run(self) -> None:
         self.run_command("build_clib")
+        if missing:
+            # Of an earlier build; it would be loaded.
+            for built in Path(self.get_ext_fullpath("s2reducer._C")).parent.glob("_cuda.*so"):
+                built.unlink()
         super().run()
 
     def build_extension(self, extension: setuptools.Extension) -> None:
@@ -79,9 +83,16 @@ class BuildCoreFirst(build_ext):
 
         folder = Path(self.build_temp, "csrc", "cuda")
         objects = [str(folder / f"{Path(source).stem}.o") for source in cuda_sources]
-        if self.force or any(newer_group(cuda_depends, each, "newer") for each in objects):
-            folder.mkdir(parents=True, exist_ok=True)
-            self.spawn([nvcc, *NVCC_FLAGS, "-odir", str(folder), "-c", *cuda_sources])
+        folder.mkdir(parents=True, exist_ok=True)
+        made_by, told = folder / "made-by.txt", version_of_nvcc()
+        if not made_by.exists() or made_by.read_text() != told:
+            made_by.write_text(told)
+        depends = [*cuda_depends, str(made_by)]
+        if self.force or any(newer_group(depends, each, "newer") for each in objects):
+            try:
+                self.spawn([nvcc, *NVCC_FLAGS, "-odir", str(folder), "-c", *cuda_sources])
+            except Exception as error:
+                sys.exit(f"{error}; with S2_CUDA=0 s2reducer is built without its CUDA kernels")
         return objects
 
 
@@ -98,11 +109,14 @@ c_sources = sorted(glob("csrc/*.c") + glob("csrc/cpu/*.c"))
 cxx_sources = ["csrc/python/module.cpp", *sorted(glob("csrc/torch/*.cpp"))]
 headers = sorted(glob("csrc/**/*.h", recursive=True))
 
+# A product that is fused into a sum is not rounded, so that machines would differ in last bits.
+CORE_FLAGS = ["-O3", "-g0", "-Wall", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]
+
 core = {
     "sources": c_sources,
     "obj_deps": {"": [*headers, "setup.py"]},
     "include_dirs": ["csrc"],
-    "cflags": [f"-std={C_STANDARD}", "-O3", "-g0", "-Wall", "-fPIC", "-fvisibility=hidden"],
+    "cflags": [f"-std={C_STANDARD}", *CORE_FLAGS],
 }
 
 cxx_flags = [f"-std={CXX_STANDARD}", "-O2", "-g0", "-Wall", "-fvisibility=hidden"]
@@ -141,16 +155,27 @@ cuda_sources = sorted(glob("csrc/cuda/*.cu"))
 cuda_depends = [*sorted(glob("csrc/cuda/*")), *headers, "setup.py"]
 
 
+def version_of_nvcc() -> str:
+    """All that it says of itself; empty where it does not run."""
+    try:
+        return subprocess.run(
+            [nvcc, "--version"], capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
 def why_no_cuda() -> str | None:
     """What keeps _cuda from being built."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
     if not nvcc:
         return "nvcc is neither below CUDA_HOME nor on the PATH"
-    told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
-    release = re.search(r"release (\d+)", told).group(1)
-    if release != torch.version.cuda.partition(".")[0]:
-        return f"torch is built with CUDA {torch.version.cuda}, but {nvcc} is of CUDA {release}"
+    release = re.search(r"release (\d+)", version_of_nvcc())
+    if release is None:
+        return f"{nvcc} --version does not say of which release it is"
+    if release[1] != torch.version.cuda.partition(".")[0]:
+        return f"torch is built with CUDA {torch.version.cuda}, but {nvcc} is of CUDA {release[1]}"
     return None
 
 

@@ -131,6 +131,7 @@ s2_status s2_bitmap_unite(const s2_layout *layout, const uint8_t *bitmaps, int64
 {
     if (nranks < 1 || nranks > S2_MAX_RANKS) return S2_BAD_SIZE;
     S2_RETURN_IF_ERROR(s2_layout_check_bitmap(layout, bitmaps, nbytes));
+    if (nbytes > S2_MAX_NUMEL / nranks) return S2_BAD_SIZE;
     if (s2_is_null(bitmap, nbytes) || s2_is_null(counts, layout->nsegments)) return S2_NULL_POINTER;
 
     if (nbytes != 0) memcpy(bitmap, bitmaps, (size_t)nbytes);

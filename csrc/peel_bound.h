@@ -3,6 +3,7 @@
 #ifndef S2_PEEL_BOUND_H
 #define S2_PEEL_BOUND_H
 
+#include <float.h>
 #include <stdint.h>
 
 #include "inline.h"
@@ -24,6 +25,13 @@ S2_INLINE double s2_peel_roundings(uint32_t load, int64_t nranks)
     while (power < (double)count)
         power *= 2;
     return power * 0x1p-46;
+}
+
+/* Both together.  An infinite magnitude is infinitely uncertain, also where nothing was rounded. */
+S2_INLINE double s2_peel_error(double roundings, float magnitude)
+{
+    const double square = s2_peel_square(magnitude);
+    return square <= DBL_MAX ? roundings * square : square;
 }
 
 #endif /* S2_PEEL_BOUND_H */

@@ -109,8 +109,7 @@ static void start_cell(struct peeling *p, int64_t c)
     cell->load = cell->count;
     if (cell->count == 1) mark(p, cell->numbers);
     if (p->magnitudes != NULL && cell->load != 0)
-        cell->bound =
-            (float)sqrt(roundings(p, cell) * s2_peel_square(p->magnitudes[c]) / cell->load);
+        cell->bound = (float)sqrt(s2_peel_error(roundings(p, cell), p->magnitudes[c]) / cell->load);
 }
 
 /* Fills the cells and marks the blocks that are alone in one. */
@@ -159,7 +158,7 @@ static void take(struct peeling *p, const struct s2_move *moves, int64_t n)
         const struct cell *cell = &p->cells[moves[k].cell];
         int64_t i = moves[k].index;
         p->bounds[i] = (float)sqrt(s2_peel_square(cell->bound) +
-                                   roundings(p, cell) * s2_peel_square(p->norms[i]));
+                                   s2_peel_error(roundings(p, cell), p->norms[i]));
         p->decoded[i] = 1;
     }
 }
@@ -230,7 +229,7 @@ static void subtract_blocks(struct peeling *p, int64_t count, bool were_alone)
             if (cell->count == 0) continue;
             cell->bound = (float)sqrt(
                 s2_peel_square(cell->bound) +
-                (s2_peel_square(p->bounds[i]) + roundings(p, cell) * s2_peel_square(p->norms[i])));
+                (s2_peel_square(p->bounds[i]) + s2_peel_error(roundings(p, cell), p->norms[i])));
             moves[nleft++] = moves[m];
         }
         p->kernels->sketch_add(p->table, p->values, p->sketch->block, moves, nleft);

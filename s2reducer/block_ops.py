@@ -75,10 +75,10 @@ class BlockOps(Protocol):
 
 
 _BY_DEVICE: dict[str, BlockOps] = {"cpu": ops}
-if cuda.is_loaded():
-    _BY_DEVICE["cuda"] = cuda_blocks
 
 
 def ops_for(device: torch.device) -> BlockOps:
-    """The C core's on the CPU, the CUDA kernels' where they are loaded, else torch's own."""
+    """The C core's on the CPU, the CUDA kernels' where they run, else torch's own."""
+    if cuda.run_on(device):
+        return cuda_blocks
     return _BY_DEVICE.get(device.type, device_blocks)

@@ -7,7 +7,9 @@
 Where it is not loaded, CUDA tensors are worked on by torch's own operators.
 """
 
+import functools
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,13 +33,47 @@ def _load() -> str | None:
 _NOT_LOADED = _load()
 
 
-def is_loaded() -> bool:
-    """Whether there are operators on CUDA tensors, on a device or not."""
-    return _NOT_LOADED is None
+def missing(device: int | None = None) -> str | None:
+    """What the kernels for CUDA devices lack here, in one sentence; None where they can run.
 
-
-def missing() -> str | None:
-    """What the kernels for CUDA devices lack here, in one sentence; None where they can run."""
+    Args:
+        device: its index; None for torch's current device.
+    """
     if _NOT_LOADED is None and not torch.cuda.is_available():
         return f"torch {torch.__version__}, which is built for CUDA, finds no device"
-    return _NOT_LOADED
+    if _NOT_LOADED is not None:
+        return _NOT_LOADED
+    return _refused(torch.cuda.current_device() if device is None else device)
+
+
+def run_on(device: torch.device) -> bool:
+    """Whether operators on tensors of this device run our kernels."""
+    return device.type == "cuda" and _runs_on(device.index)
+
+
+@functools.cache
+def _runs_on(device: int) -> bool:
+    return missing(device) is None
+
+
+@functools.cache
+def _refused(device: int) -> str | None:
+    """Whether the device has taken a kernel: it may be of an architecture that none is built for.
+
+    Asked for where there is work for it, not where the package is imported, which must not make a
+    context: processes that are forked later could not use the device.
+    """
+    try:
+        _launch(torch.device("cuda", device))
+    except RuntimeError as error:
+        name = torch.cuda.get_device_name(device)
+        said = str(error).splitlines()[0]
+        return f"the CUDA kernels of s2reducer do not run on device {device}, {name}: {said}"
+    return None
+
+
+def _launch(device: torch.device) -> None:
+    """One kernel; raises RuntimeError if the device has no code for it."""
+    operators: Any = torch.ops.s2reducer
+    number = torch.zeros(1, device=device)
+    operators.values_finite.default(number, torch.zeros(1, dtype=torch.int64, device=device))

@@ -37,13 +37,15 @@ def missing(device: torch.device, operator: str) -> str | None:
     """Why an operator cannot work there, in a sentence; None if it can."""
     if device.type != "cuda":
         return None
-    if torch._C._dispatch_has_kernel_for_dispatch_key(f"s2reducer::{operator}", "CUDA"):
-        return None
-    return cuda.missing() or f"the CUDA kernels of s2reducer lack {operator}"
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"s2reducer::{operator}", "CUDA"):
+        return cuda.missing() or f"the CUDA kernels of s2reducer lack {operator}"
+    return cuda.missing(device.index)
 
 
 def waits_for_lengths(device: torch.device) -> bool:
     """Whether sketches make the host wait for the lengths of lists."""
+    if device.type == "cuda" and not cuda.run_on(device):
+        return True
     return device.type != "cpu" and not hasattr(_ops, "sketch_peel_counted")
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from s2reducer import cuda
 from s2reducer.device import to_device
 from s2reducer.device_lists import choose
 from s2reducer.rows import Table, coalesced, rows_of
@@ -46,6 +47,8 @@ class Rows:
 
 
 def _takes_counts(device: torch.device) -> bool:
+    if device.type == "cuda" and not cuda.run_on(device):
+        return False
     return device.type != "cpu" and hasattr(_ops, "coo_sort_counted")
 
 

@@ -147,6 +147,8 @@ def _roundings(load: int, nranks: int, norm: float) -> float:
     """What a cell of so many blocks can have made of one of this magnitude, squared."""
     count = 2 * load + nranks - 3
     power = 1 << (count - 1).bit_length() if count else 0
+    if math.isinf(norm):
+        return math.inf
     return power * (2.0**-23 * norm) ** 2
 
 

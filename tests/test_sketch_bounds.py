@@ -117,10 +117,12 @@ def test_magnitudes_of_nothing_are_as_none() -> None:
         assert torch.equal(one, other)
 
 
-def test_infinite_magnitudes_make_bounds_infinite() -> None:
+@pytest.mark.parametrize("nranks", [1, 2, 4])
+def test_infinite_magnitudes_make_bounds_infinite(nranks: int) -> None:
+    """Also where one rank has one block in a cell, and nothing was rounded."""
     ids, values = torch.arange(60), whole(60, 5)
     table = inserted((3, 30, 5), 4, ids, values)
-    peeled = peel(table, 4, ids, 2, torch.full((3, 30), math.inf))
+    peeled = peel(table, 4, ids, nranks, torch.full((3, 30), math.inf))
     assert bool(peeled.decoded.any())
     assert bool((peeled.bounds == math.inf).all())
 

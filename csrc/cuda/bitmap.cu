@@ -262,6 +262,7 @@ s2_status s2_cuda_bitmap_unite(const s2_cuda_layout *layout, const uint8_t *bitm
 {
     if (nranks < 1 || nranks > S2_MAX_RANKS) return S2_BAD_SIZE;
     S2_RETURN_IF_ERROR(s2_check_layout_bitmap(layout, bitmaps, nbytes));
+    if (nbytes > S2_MAX_NUMEL / nranks) return S2_BAD_SIZE;
     S2_RETURN_IF_ERROR(s2_check_bitmap(bitmap, nbytes));
     const int64_t nsegments = layout->host->nsegments, n = nbytes / 8;
     if (s2_is_null(counts, nsegments)) return S2_NULL_POINTER;

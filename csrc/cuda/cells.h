@@ -15,7 +15,7 @@
 #include "../hash.h"
 #include "launch.h"
 
-/* A block in a list: its number, and whether its sign there is negative. */
+/* In a list a block is 32 bits: its number, and whether its sign there is negative. */
 #define S2_MAX_BLOCKS (INT64_C(1) << 31)
 
 /* What all kernels of sketches are given. */

@@ -92,7 +92,7 @@ s2_status s2_cuda_list_encode(const int64_t *positions, int64_t count, int64_t n
                               int64_t nbytes, cudaStream_t stream)
 {
     S2_RETURN_IF_ERROR(check_list(list, nbytes, count, nbits, positions));
-    if (count == 0) return S2_OK;
+    if (count == 0) return s2_launched();
 
     const s2_list_shape shape = s2_list_shape_of(nbits, count);
     cudaMemsetAsync(list, 0, (size_t)nbytes, stream);

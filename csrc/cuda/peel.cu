@@ -65,7 +65,7 @@ static __global__ void start_cells(peeling p)
         const uint32_t load = load_of(p, c);
         double squares = 0;
         if (p.magnitudes != nullptr && load != 0)
-            squares = s2_peel_roundings(load, p.nranks) * s2_peel_square(p.magnitudes[c]) / load;
+            squares = s2_peel_error(s2_peel_roundings(load, p.nranks), p.magnitudes[c]) / load;
         left_in(p, c) = load;
         p.cell_bounds[c] = (float)sqrt(squares);
     }
@@ -112,8 +112,7 @@ static __device__ inline void set_taken(const peeling &p, int64_t i, int64_t cel
     const double roundings = s2_peel_roundings(load_of(p, cell), p.nranks);
 
     p.norms[i] = norm;
-    p.bounds[i] =
-        (float)sqrt(s2_peel_square(p.cell_bounds[cell]) + roundings * s2_peel_square(norm));
+    p.bounds[i] = (float)sqrt(s2_peel_square(p.cell_bounds[cell]) + s2_peel_error(roundings, norm));
     p.decoded[i] = TAKEN;
 }
 
@@ -185,7 +184,7 @@ static __device__ inline void widen_bound(const peeling &p, int64_t c)
         const int64_t i = s2_member_number(p.cells.members[k]);
         if (p.decoded[i] != TAKEN) continue;
         bound = (float)sqrt(s2_peel_square(bound) +
-                            (s2_peel_square(p.bounds[i]) + roundings * s2_peel_square(p.norms[i])));
+                            (s2_peel_square(p.bounds[i]) + s2_peel_error(roundings, p.norms[i])));
     }
     p.cell_bounds[c] = bound;
 }
@@ -296,6 +295,8 @@ s2_status s2_cuda_sketch_peel(const s2_sketch *sketch, float *table, const int64
     if (s2_is_null(decoded, capacity) || s2_is_null(bounds, capacity) ||
         s2_is_null(norms, capacity) || ndecoded == nullptr || nrounds == nullptr)
         return S2_NULL_POINTER;
+    if (!s2_is_aligned(magnitudes, 4) || !s2_is_aligned(bounds, 4) || !s2_is_aligned(norms, 4))
+        return S2_BAD_ADDRESS;
     S2_RETURN_IF_ERROR(s2_cells_nbytes(sketch, capacity, &cells_nbytes));
     S2_RETURN_IF_ERROR(s2_cuda_sketch_peel_scratch_nbytes(sketch, capacity, &wanted));
     S2_RETURN_IF_ERROR(s2_check_scratch(scratch, scratch_nbytes, wanted));

@@ -214,7 +214,7 @@ s2_status s2_cuda_plan_owners(const s2_cuda_layout *layout, const uint8_t *bitma
     if (s2_is_null(owners, capacity)) return S2_NULL_POINTER;
     S2_RETURN_IF_ERROR(s2_cuda_plan_owners_scratch_nbytes(capacity, nranks, &wanted));
     S2_RETURN_IF_ERROR(s2_check_scratch(scratch, scratch_nbytes, wanted));
-    if (capacity == 0 || nbytes == 0) return S2_OK;
+    if (capacity == 0 || nbytes == 0) return s2_launched();
 
     int64_t *numbers = (int64_t *)scratch, *tiles = numbers + 3 * S2_MAX_RANKS;
     const owner_scratch at = {numbers, numbers + S2_MAX_RANKS, numbers + 2 * S2_MAX_RANKS, tiles,

@@ -250,9 +250,10 @@ s2_status s2_cuda_plan_lists(const s2_cuda_layout *layout, const uint8_t *bitmap
     if (s2_is_null(owners, capacity) || exchanges == nullptr || s2_is_null(owned, capacity) ||
         s2_is_null(compact, nsegments))
         return S2_NULL_POINTER;
+    if (!s2_is_aligned(compact, sizeof(int64_t))) return S2_BAD_ADDRESS;
     S2_RETURN_IF_ERROR(s2_cuda_plan_lists_scratch_nbytes(capacity, nranks, nsegments, &wanted));
     S2_RETURN_IF_ERROR(s2_check_scratch(scratch, scratch_nbytes, wanted));
-    if (nsegments == 0) return S2_OK;
+    if (nsegments == 0) return s2_launched();
 
     int64_t *numbers = (int64_t *)scratch;
     const list_scratch at = {numbers, numbers + ncounts, numbers + 2 * ncounts,

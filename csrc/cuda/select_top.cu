@@ -198,6 +198,7 @@ s2_status s2_cuda_select_top(const float *scores, int64_t n, int64_t keep, uint8
     S2_RETURN_IF_ERROR(s2_check_scratch(scratch, scratch_nbytes, wanted));
     S2_RETURN_IF_ERROR(s2_check_scores(scores, n));
     if (threshold == nullptr) return S2_NULL_POINTER;
+    if (!s2_is_aligned(threshold, sizeof(float))) return S2_BAD_ADDRESS;
 
     if (keep == 0) {
         if (nbytes != 0) cudaMemsetAsync(bitmap, 0, (size_t)nbytes, stream);

@@ -165,6 +165,7 @@ static void test_bad_scores(void)
     REFUSES(S2_NULL_POINTER, TOP(scores, 70, 1, bitmap, 16, &threshold, NULL, nbytes));
     REFUSES(S2_BAD_ADDRESS, TOP(odd, 70, 1, bitmap, 16, &threshold, scratch, nbytes));
     REFUSES(S2_BAD_ADDRESS, TOP(scores, 70, 1, bitmap + 1, 16, &threshold, scratch, nbytes));
+    REFUSES(S2_BAD_ADDRESS, TOP(scores, 70, 1, bitmap, 16, odd, scratch, nbytes));
 #undef TOP
     REFUSES(S2_BAD_SIZE, s2_cuda_select_top_scratch_nbytes(S2_MAX_SELECT_SCORES + 1, &nbytes));
     REFUSES(S2_NULL_POINTER, s2_cuda_select_top_scratch_nbytes(70, NULL));

@@ -251,6 +251,16 @@ static void test_bad_arguments(void)
     REFUSES(S2_NULL_POINTER,
             s2_cuda_sketch_peel(&s, table, ids, 2, NULL, 1, NULL, 9, values, decoded, NULL, norms,
                                 scratch, nbytes, &n, &n, none));
+    float *unaligned = (float *)(void *)((char *)table + 1);
+    REFUSES(S2_BAD_ADDRESS,
+            s2_cuda_sketch_peel(&s, table, ids, 2, NULL, 1, unaligned, 9, values, decoded, bounds,
+                                norms, scratch, nbytes, &n, &n, none));
+    REFUSES(S2_BAD_ADDRESS,
+            s2_cuda_sketch_peel(&s, table, ids, 2, NULL, 1, NULL, 9, values, decoded, unaligned,
+                                norms, scratch, nbytes, &n, &n, none));
+    REFUSES(S2_BAD_ADDRESS,
+            s2_cuda_sketch_peel(&s, table, ids, 2, NULL, 1, NULL, 9, values, decoded, bounds,
+                                unaligned, scratch, nbytes, &n, &n, none));
 }
 
 int main(void)
