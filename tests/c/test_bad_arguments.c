@@ -101,9 +101,11 @@ static void test_sets(void)
     REFUSES(S2_BAD_SIZE, s2_bitmap_unite(&w.layout, w.other, 257, 16, w.bitmap, w.counts));
     REFUSES(S2_BAD_SIZE, s2_bitmap_unite(&w.layout, w.other, 1, 8, w.bitmap, w.counts));
     s2_segment large = {0, S2_MAX_NUMEL, 8, 0};
-    s2_layout of_large = {&large, 1};
+    s2_layout of_large = {&large, 1, S2_MAX_NUMEL};
+    int64_t large_nbytes;
+    CHECK(s2_layout_bitmap_nbytes(&of_large, &large_nbytes) == S2_OK);
     REFUSES(S2_BAD_SIZE,
-            s2_bitmap_unite(&of_large, w.other, 256, S2_MAX_NUMEL / 64, w.bitmap, w.counts));
+            s2_bitmap_unite(&of_large, w.other, 256, large_nbytes, w.bitmap, w.counts));
     REFUSES(S2_NULL_POINTER, s2_bitmap_positions(NULL, 16, w.positions, 3));
     REFUSES(S2_NULL_POINTER, s2_bitmap_positions(w.bitmap, 16, NULL, 3));
     REFUSES(S2_BAD_SIZE, s2_bitmap_positions(w.bitmap, 16, w.positions, 2));
