@@ -89,7 +89,8 @@ s2_status s2_cuda_coo_sum(const void *values, s2_dtype dtype, int64_t n, int64_t
     if (!s2_is_aligned(values, (uint64_t)element) || !s2_is_aligned(sums, (uint64_t)element))
         return S2_BAD_ADDRESS;
 
-    const int lanes = s2_lanes(s2_min(width, S2_THREADS) * S2_UNIT_NBYTES, 1, S2_THREADS);
+    const int lanes =
+        s2_lanes((width < S2_THREADS ? width : S2_THREADS) * S2_UNIT_NBYTES, 1, S2_THREADS);
     const coo_rows r = {order, n, starts, capacity, count, width, lanes};
     if (dtype == S2_FLOAT64) return launch_sum<double, double>(r, values, 1, sums, stream);
     if (dtype == S2_FLOAT32) return launch_sum<float, double>(r, values, 1, sums, stream);
