@@ -7,6 +7,7 @@ torch's own BuildExtension is not used: it would compile the C files as C++ unde
 the C++ standard to the C compiler without it.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -46,6 +47,7 @@ try:
     import setuptools
     from setuptools.command.build_clib import build_clib
     from setuptools.command.build_ext import build_ext
+    from setuptools.errors import ExecError
 except ImportError as error:
     sys.exit(f"s2reducer needs setuptools to build ({error}): first `pip install setuptools`")
 check_version(
@@ -91,7 +93,7 @@ class BuildCoreFirst(build_ext):
         if self.force or any(newer_group(depends, each, "newer") for each in objects):
             try:
                 self.spawn([nvcc, *NVCC_FLAGS, "-odir", str(folder), "-c", *cuda_sources])
-            except Exception as error:
+            except ExecError as error:
                 sys.exit(f"{error}; with S2_CUDA=0 s2reducer is built without its CUDA kernels")
         return objects
 
@@ -155,6 +157,7 @@ cuda_sources = sorted(glob("csrc/cuda/*.cu"))
 cuda_depends = [*sorted(glob("csrc/cuda/*")), *headers, "setup.py"]
 
 
+@functools.cache
 def version_of_nvcc() -> str:
     """All that it says of itself; empty where it does not run."""
     try:

@@ -39,16 +39,26 @@ def missing(device: int | None = None) -> str | None:
     Args:
         device: its index; None for torch's current device.
     """
-    if _NOT_LOADED is None and not torch.cuda.is_available():
-        return f"torch {torch.__version__}, which is built for CUDA, finds no device"
     if _NOT_LOADED is not None:
         return _NOT_LOADED
+    if not torch.cuda.is_available():
+        return f"torch {torch.__version__}, which is built for CUDA, finds no device"
     return _refused(torch.cuda.current_device() if device is None else device)
 
 
 def run_on(device: torch.device) -> bool:
     """Whether operators on tensors of this device run our kernels."""
     return device.type == "cuda" and _runs_on(device.index)
+
+
+def has_for(device: torch.device, operators: Any, name: str) -> bool:
+    """Whether there is an operator that is for devices alone, and this device runs it.
+
+    ``operators`` is a namespace of ``torch.ops``.
+    """
+    if device.type == "cpu" or not hasattr(operators, name):
+        return False
+    return device.type != "cuda" or run_on(device)
 
 
 @functools.cache

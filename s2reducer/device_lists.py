@@ -44,9 +44,7 @@ def missing(device: torch.device, operator: str) -> str | None:
 
 def waits_for_lengths(device: torch.device) -> bool:
     """Whether sketches make the host wait for the lengths of lists."""
-    if device.type == "cuda" and not cuda.run_on(device):
-        return True
-    return device.type != "cpu" and not hasattr(_ops, "sketch_peel_counted")
+    return device.type != "cpu" and not cuda.has_for(device, _ops, "sketch_peel_counted")
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def bitmap_of(bits: Tensor) -> Tensor:
 
 
 def _takes_counts(table: Tensor) -> bool:
-    return table.device.type != "cpu" and not waits_for_lengths(table.device)
+    return cuda.has_for(table.device, _ops, "sketch_peel_counted")
 
 
 def sketch_insert(table: Tensor, seed: int, ids: Tensor, chosen: Chosen, values: Tensor) -> None:

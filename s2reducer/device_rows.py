@@ -17,7 +17,6 @@ rows that come more than once (``coalesce``), for which the host waits.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from torch import Tensor
 from s2reducer import cuda
 from s2reducer.device import to_device
 from s2reducer.device_lists import choose
-from s2reducer.rows import Table, coalesced, rows_of
+from s2reducer.rows import Table, coalesced, number_rows, rows_of
 
 _ops: Any = torch.ops.s2reducer
 
@@ -47,9 +46,7 @@ class Rows:
 
 
 def _takes_counts(device: torch.device) -> bool:
-    if device.type == "cuda" and not cuda.run_on(device):
-        return False
-    return device.type != "cpu" and hasattr(_ops, "coo_sort_counted")
+    return cuda.has_for(device, _ops, "coo_sort_counted")
 
 
 def coalesced_on_device(tensor: Tensor, table: Table) -> Rows:
@@ -83,12 +80,11 @@ def numbered_on_device(tables: Sequence[Table], rows: Sequence[Rows]) -> tuple[T
         The list, int64 [n], with room for all rows; how many there are, int64 [1], or -1; and how
         many the tables have together.
     """
-    *firsts, nrows = accumulate((table.nrows for table in tables), initial=0)
-    numbers = [part.numbers + first for part, first in zip(rows, firsts, strict=True)]
+    numbers, nrows = number_rows(tables, [part.numbers for part in rows])
     if len(rows) == 1:
-        return numbers[0], rows[0].count, nrows
+        return numbers, rows[0].count, nrows
     counts = torch.cat([part.count for part in rows])
     listed = [torch.arange(len(part.numbers), device=counts.device) < part.count for part in rows]
     chosen = choose(torch.cat(listed))
     everything = chosen.count.masked_fill(counts.min() < 0, -1)
-    return torch.cat(numbers)[chosen.order], everything, nrows
+    return numbers[chosen.order], everything, nrows

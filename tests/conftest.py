@@ -2,12 +2,15 @@
 """What several test modules share."""
 
 import os
+import random
 from collections.abc import Iterator
 
 import machine
 import pytest
 import torch
+from emulated import DEVICES, Device, device_named
 from ranks import Ranks
+from seeds import SEED
 
 MOST_RANKS = 8
 
@@ -27,6 +30,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("cuda"):
                 item.add_marker(pytest.mark.skip(reason="torch finds no CUDA device"))
+
+
+@pytest.fixture
+def seed() -> None:
+    """For ``usefixtures``: what a test draws is drawn again where ``S2_TEST_SEED`` is given."""
+    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
+    random.seed(SEED)
+    torch.manual_seed(SEED)
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def device(request: pytest.FixtureRequest) -> Device:
+    """The emulated device, and the real one if there is one, with the operators for it."""
+    return device_named(request.param)
 
 
 @pytest.fixture

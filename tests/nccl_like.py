@@ -19,8 +19,12 @@ from torch import Tensor
 from torch.futures import Future
 
 from s2reducer import block_ops, collectives, constants, functional, state, transport
+from s2reducer.chooser import Chooser
+from s2reducer.config import Config
 from s2reducer.constants import Constants
 from s2reducer.device import HostCopy
+from s2reducer.job import Job
+from s2reducer.segments import Layout
 from s2reducer.transport import ORDERED, Transport
 
 # Those of NCCL's types that it calls by these names; it has neither bool nor int16.
@@ -197,3 +201,17 @@ class Nowhere(Transport):
         assert tensor.is_contiguous()
 
     begin_sum = None  # type: ignore[assignment]
+
+
+def job_nowhere(buffer: Tensor, layout: Layout, **settings: Any) -> Job:
+    """That of the second of three ranks, all of whose segments may travel sparsely."""
+    return Job(
+        buffer=buffer,
+        layout=layout,
+        compared=layout,
+        config=Config(**settings),
+        transport=Nowhere(1, 3),
+        chooser=Chooser(adapts=False, learns=False),
+        step=5,
+        divisor=3.0,
+    )

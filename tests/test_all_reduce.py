@@ -1,27 +1,21 @@
 # SPDX-License-Identifier: MIT
 """``s2reducer.all_reduce``: one tensor, without DDP."""
 
-import os
-import random
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import SKETCH, Ranks, assert_same_on_all_ranks, cases, world_sizes
+from seeds import SEED
 from torch import Tensor
 
 import s2reducer
 from s2reducer import S2Error
 
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+pytestmark = pytest.mark.usefixtures("seed")
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.uint8, torch.int8, torch.int32, torch.int64]
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
 
 
 def values_of(seed: int, rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

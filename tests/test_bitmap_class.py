@@ -3,7 +3,6 @@
 
 import doctest
 import math
-import os
 import random
 from pathlib import Path
 
@@ -19,14 +18,7 @@ from s2reducer import Bitmap
 from s2reducer import bitmap as module
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
-    random.seed(SEED)
-    torch.manual_seed(SEED)
+pytestmark = pytest.mark.usefixtures("seed")
 
 
 def bitmap_of(positions: set[int], nblocks: int, block: int = 1) -> Bitmap:

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: MIT
 """COO gradients: rows in any order, summed by the same plans, nothing of the table's length."""
 
-import os
-import random
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import SKETCH, Ranks, assert_same_on_all_ranks, recorded_collectives, world_sizes
+from seeds import SEED
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
 
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+pytestmark = pytest.mark.usefixtures("seed")
 WIDE = {
     torch.float32: torch.float64,
     torch.float64: torch.float64,
@@ -22,11 +21,6 @@ WIDE = {
     torch.bfloat16: torch.float32,
 }
 HUGE = 10**9
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
 
 
 def coo(indices: Any, values: Tensor, size: tuple[int, ...]) -> Tensor:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The operators for COO gradients, against the reference and against ``Tensor.coalesce``."""
 
-import os
 import random
 
 import pytest
@@ -12,14 +11,7 @@ from s2reducer import ops, reference
 from s2reducer.segments import segments_of
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
-    random.seed(SEED)
-    torch.manual_seed(SEED)
+pytestmark = pytest.mark.usefixtures("seed")
 
 
 def sort(indices: Tensor, nrows: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,7 +4,6 @@
 import copy
 import doctest
 import math
-import os
 import random
 from pathlib import Path
 
@@ -18,14 +17,7 @@ from s2reducer import Bitmap, CountSketch, count_sketch
 from s2reducer.peeling import Peeled
 from s2reducer.reference_sketch import places
 
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
-    random.seed(SEED)
-    torch.manual_seed(SEED)
+pytestmark = pytest.mark.usefixtures("seed")
 
 
 def draw_ids(n: int, end: int = 1 << 40) -> Tensor:

@@ -5,7 +5,6 @@ The operators have the bits of those on the CPU, which are told; the devices are
 ``test_cuda_operators.py``.
 """
 
-import os
 import random
 import re
 from collections.abc import Iterator
@@ -14,31 +13,18 @@ from typing import Any
 
 import pytest
 import torch
-from emulated import DEVICES, Device, copied, device_named, same_bits, sentence_of
+from emulated import Device, copied, same_bits, sentence_of
 from sketches import draw_ids, draw_seed
 from torch import Tensor
 
 from s2reducer import device_lists, ops
 from s2reducer.device_lists import choose
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("seed")]
 
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 OPERATORS = torch.ops.s2reducer
 SHAPES = [(1, 40, 5), (3, 26, 64), (3, 130, 1), (8, 1, 7)]
 NAMES = ("insert", "weigh", "estimate", "peel")
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
-    random.seed(SEED)
-    torch.manual_seed(SEED)
-
-
-@pytest.fixture(scope="module", params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Device:
-    return device_named(request.param)
 
 
 def test_they_are_those_that_are_looked_for(device: Device) -> None:

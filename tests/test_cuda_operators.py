@@ -6,7 +6,6 @@ built for an emulated device: see tests/cuda/emulator.  There they read and writ
 and nothing else.
 """
 
-import os
 import random
 import subprocess
 from pathlib import Path
@@ -14,35 +13,22 @@ from typing import Any
 
 import pytest
 import torch
-from emulated import DEVICES, Device, copied, device_named, same_bits, sentence_of, tensors_of
+from emulated import Device, copied, same_bits, sentence_of, tensors_of
 from sketches import draw_ids, draw_seed
 from test_device_blocks import DTYPES, PAIRS, WIDE, Bucket
 from torch.utils import cpp_extension
 
 from s2reducer import ops, select_ops
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("seed")]
 
 ROOT = Path(__file__).resolve().parent.parent
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 OPERATORS = torch.ops.s2reducer
 SHAPES = [(1000, 64), (0, 4), (77, 1), (640, 8), (10, 64), (513, 100), (129, 3)]
 
 # Whether they can go on is known only when what lies on the device has been read; what is made of
 # rows there has an operator of its own, see device_rows.py.
 NOT_ON_DEVICES = {"list_decode", "coo_sort", "coo_unite"}
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
-    random.seed(SEED)
-    torch.manual_seed(SEED)
-
-
-@pytest.fixture(scope="module", params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Device:
-    return device_named(request.param)
 
 
 def check(device: Device, name: str, *arguments: Any) -> list[torch.Tensor]:

@@ -5,47 +5,29 @@ The operators have the bits of those on the CPU; the devices are those of
 ``test_cuda_operators.py``.
 """
 
-import os
-import random
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from emulated import DEVICES, Device, device_named, same_bits, sentence_of
-from nccl_like import Nowhere, nccl_like
+from emulated import Device, same_bits, sentence_of
+from nccl_like import Nowhere, job_nowhere, nccl_like
 from ranks import Ranks
 from torch import Tensor
 
 import s2reducer
 from s2reducer import device_rows, ops
-from s2reducer.chooser import Chooser
-from s2reducer.config import Config
 from s2reducer.device import HostCopy
 from s2reducer.device_rows import coalesced_on_device, numbered_on_device
 from s2reducer.exchange import HEADER_NBYTES, Header, identity, message_of
-from s2reducer.job import Job
 from s2reducer.ordered_stages import begin_rows
 from s2reducer.rows import coalesced, number_rows, rows_of, table_of
 from s2reducer.segments import LayoutCache
 
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
-OPERATORS = torch.ops.s2reducer
+pytestmark = pytest.mark.usefixtures("seed")
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 # Entries, elements of a row, rows of the table.
 SIZES = [(0, 3, 9), (1, 1, 1), (300, 5, 40), (70, 130, 1000), (90, 4, 2**40)]
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
-    random.seed(SEED)
-    torch.manual_seed(SEED)
-
-
-@pytest.fixture(scope="module", params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Device:
-    return device_named(request.param)
 
 
 def longs(*sizes: int) -> list[Tensor]:
@@ -284,17 +266,8 @@ def test_tables_are_reduced_with_one_read(monkeypatch: pytest.MonkeyPatch, plan:
         )
         for gradient in ranks[1]
     ]
-    job = Job(
-        buffer=gradients[0],
-        tables=gradients,
-        layout=layout,
-        compared=layout,
-        config=Config(plan=plan),
-        transport=Nowhere(1, 3),
-        chooser=Chooser(adapts=False, learns=False),
-        step=5,
-        divisor=3.0,
-    )
+    job = job_nowhere(gradients[0], layout, plan=plan)
+    job.tables = gradients
     begun = begin_rows(job, Nowhere(1, 3))
     assert reads == 0
     second = begun()

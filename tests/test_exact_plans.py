@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: MIT
 """``owner`` and ``gather``: sums in rank order, rounded once, whatever the plan and the index."""
 
-import os
-import random
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import Given, Ranks, assert_same_on_all_ranks, world_sizes
+from seeds import SEED
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,13 +17,8 @@ from s2reducer.constants import Constants
 from s2reducer.plans.choice import choose, costs, dense_cost
 from s2reducer.segments import LayoutCache
 
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+pytestmark = pytest.mark.usefixtures("seed")
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
 
 
 Densities = tuple[float, float]  # of rank 0, and of the others

@@ -2,8 +2,6 @@
 """Scratch memory of a bucket beside the union of what is live, and that none of it stays."""
 
 import gc
-import os
-import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import EXACT_UNIT, Given, Ranks, assert_same_on_all_ranks, cases, world_sizes
+from seeds import SEED
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -34,8 +33,6 @@ ROWS, WIDTH, LIVE = 16_384, 64, 2048
 # full and by peer; owners.
 INDEX_NBYTES_A_BLOCK = 40
 CONSTANT_NBYTES = 64 * 1024
-
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 
 
 @contextmanager

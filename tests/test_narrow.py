@@ -2,29 +2,23 @@
 """``wire="bf16"``: what arrives, what is owed, and how many bytes it takes."""
 
 import math
-import os
-import random
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import Given, Ranks, assert_same_on_all_ranks, world_sizes
+from seeds import SEED
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
 from s2reducer import TopK
 
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+pytestmark = pytest.mark.usefixtures("seed")
 SHAPES = [(200, 24), (50, 33), (129,)]
 STEPS = 4
 PLANS = ["auto", "owner", "gather", "union", "dense"]
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
 
 
 def gradient(seed: int, step: int, rank: int, shape: tuple[int, ...]) -> Tensor:

@@ -2,8 +2,6 @@
 """The operators, against plain PyTorch, under every variant of the kernels."""
 
 import itertools
-import os
-import random
 from collections.abc import Iterator
 
 import pytest
@@ -13,14 +11,11 @@ from s2reducer import _C, ops, select_ops
 
 OPS = torch.ops.s2reducer
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 
 
 @pytest.fixture(params=_C.cpu_variants(), autouse=True)
-def variant(request: pytest.FixtureRequest) -> Iterator[str]:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
+def variant(request: pytest.FixtureRequest, seed: None) -> Iterator[str]:
     _C.cpu_variant_force(request.param)
-    torch.manual_seed(SEED)
     yield request.param
     _C.cpu_variant_force(_C.cpu_variant_best())
 

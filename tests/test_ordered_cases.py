@@ -13,6 +13,7 @@ from nccl_like import (
     Nowhere,
     Record,
     assert_alike,
+    job_nowhere,
     make_pair,
     nccl_like,
     slow_link,
@@ -25,11 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
 from s2reducer import cuda, ops, ordered_stages, sender
-from s2reducer.chooser import Chooser
-from s2reducer.config import Config
 from s2reducer.device import HostCopy
 from s2reducer.exchange import HEADER_NBYTES, Header, identity, message_of
-from s2reducer.job import Job
 from s2reducer.ordered_stages import begin_blocks
 from s2reducer.segments import LayoutCache
 
@@ -351,16 +349,8 @@ def test_a_bucket_is_reduced_with_one_read(
         return arrived
 
     monkeypatch.setattr(HostCopy, "wait", wait)
-    job = Job(
-        buffer=torch.empty(layout.numel, dtype=dtype, device="meta"),
-        layout=layout,
-        compared=layout,
-        config=Config(plan=plan),
-        transport=Nowhere(1, 3),
-        chooser=Chooser(adapts=False, learns=False),
-        step=5,
-        divisor=3.0,
-    )
+    buffer = torch.empty(layout.numel, dtype=dtype, device="meta")
+    job = job_nowhere(buffer, layout, plan=plan)
     begun = begin_blocks(job, [], Nowhere(1, 3))
     assert reads == 0
     second = begun()

@@ -1,32 +1,22 @@
 # SPDX-License-Identifier: MIT
 """``select`` in the engine for NCCL: the bits of the lanes, and what the host waits for."""
 
-import os
-import random
 import types
 from typing import Any
 
 import pytest
 import torch
-from nccl_like import Nowhere, Record, assert_alike, steps_of
+from nccl_like import Nowhere, Record, assert_alike, job_nowhere, steps_of
 from ranks import Ranks, cases
+from seeds import SEED
 from two_engines import go_on, scale, train_both
 
 from s2reducer import RandomK, SharedTopK, SketchConfig, Threshold, TopK, ordered_lossy
-from s2reducer.chooser import Chooser
-from s2reducer.config import Config
 from s2reducer.device import HostCopy
-from s2reducer.job import Job
 from s2reducer.ordered_lossy import begin_lossy
-from s2reducer.residuals import Residuals
 from s2reducer.segments import LayoutCache
 
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
+pytestmark = pytest.mark.usefixtures("seed")
 
 
 # The smallest parameters, and that of one dimension, are not selected from.
@@ -124,17 +114,8 @@ def test_nothing_is_read_before_the_index(
     operators = types.SimpleNamespace(**{name: Operator(name) for name in names})
     monkeypatch.setattr(ordered_lossy, "_ops", operators)
     monkeypatch.setattr(HostCopy, "wait", None)
-    job = Job(
-        buffer=torch.empty(layout.numel, dtype=dtype, device="meta"),
-        layout=layout,
-        compared=layout,
-        config=Config(**KINDS[kind]),
-        transport=Nowhere(1, 3),
-        chooser=Chooser(adapts=False, learns=False),
-        step=5,
-        divisor=3.0,
-        residuals=Residuals(),
-    )
+    buffer = torch.empty(layout.numel, dtype=dtype, device="meta")
+    job = job_nowhere(buffer, layout, **KINDS[kind])
     begin_lossy(job, Nowhere(1, 3))
     # The records have rows as blocks, whatever the selection.
     scores = ["owed_add", "owed_energies"]

@@ -1,35 +1,26 @@
 # SPDX-License-Identifier: MIT
 """The plan ``sketch`` in the engine for NCCL: the bits of the lanes, and waits of the host."""
 
-import os
-import random
 import types
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from nccl_like import Nowhere, Record, assert_alike, make_pair, nccl_like, steps_of
+from nccl_like import Nowhere, Record, assert_alike, job_nowhere, make_pair, nccl_like, steps_of
 from pairs import FLAGS, given, make_tables
 from pairs import STEPS as PAIR_STEPS
 from ranks import Ranks, cases
+from seeds import SEED
 from two_engines import STEPS, Training, go_on, gradients, scale, train_both
 
 from s2reducer import SketchConfig, device_lists
-from s2reducer.chooser import Chooser
-from s2reducer.config import Config
 from s2reducer.device import HostCopy
-from s2reducer.job import Job
 from s2reducer.ordered_decoder import ROUNDS
 from s2reducer.ordered_sketch import begin_sketch
 from s2reducer.segments import LayoutCache
 
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
+pytestmark = pytest.mark.usefixtures("seed")
 
 
 # Too few cells, so that something is stuck in every step, and enough of them.
@@ -184,16 +175,8 @@ def test_nothing_is_read(monkeypatch: pytest.MonkeyPatch, kind: str, dtype: torc
     fields = {f"sketch_{name}_counted": Operator(name) for name in names}
     monkeypatch.setattr(device_lists, "_ops", types.SimpleNamespace(**fields))
     monkeypatch.setattr(HostCopy, "wait", None)
-    job = Job(
-        buffer=torch.empty(layout.numel, dtype=dtype, device="meta"),
-        layout=layout,
-        compared=layout,
-        config=Config(plan="sketch", sketch=KINDS[kind]),
-        transport=Nowhere(1, 3),
-        chooser=Chooser(adapts=False, learns=False),
-        step=5,
-        divisor=3.0,
-    )
+    buffer = torch.empty(layout.numel, dtype=dtype, device="meta")
+    job = job_nowhere(buffer, layout, plan="sketch", sketch=KINDS[kind])
     assert begin_sketch(job, Nowhere(1, 3))()(Nowhere(1, 3)) is job.buffer
     assert [part.plan for part in job.parts] == ["sketch"]
     # A table for blocks of 16 and one for those of 64; the third parameter travels as it is.

@@ -1,38 +1,28 @@
 # SPDX-License-Identifier: MIT
 """``wire="bf16"`` in the engine for NCCL: the bits of the lanes, and what the host waits for."""
 
-import os
-import random
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_like import Nowhere, Record, assert_alike, nccl_like, slow_link, steps_of
+from nccl_like import Nowhere, Record, assert_alike, job_nowhere, nccl_like, slow_link, steps_of
 from ranks import Ranks, cases
+from seeds import SEED
 from test_device_blocks import assert_same_bits, random_values
 from torch import Tensor
 from two_engines import Training, go_on, scale, train_both
 
 from s2reducer import RandomK, SharedTopK, Threshold, TopK, ops, ordered_narrow
-from s2reducer.chooser import Chooser
-from s2reducer.config import Config
 from s2reducer.device import HostCopy
 from s2reducer.exchange import HEADER_NBYTES, Header, identity, message_of
-from s2reducer.job import Job
 from s2reducer.ordered_lossy import begin_lossy
 from s2reducer.ordered_narrow import round_live
-from s2reducer.residuals import Residuals
 from s2reducer.segments import LayoutCache
 from s2reducer.select_ops import selected_nbytes
 
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
+pytestmark = pytest.mark.usefixtures("seed")
 
 
 # The smallest parameters, and that of one dimension, are not selected from.
@@ -199,17 +189,7 @@ def test_a_bucket_is_reduced_with_one_read(
     monkeypatch.setattr(HostCopy, "wait", wait)
     monkeypatch.setattr(ordered_narrow, "missing", lambda device, operator: "there are none")
     target = torch.empty(layout.numel, device="meta")
-    job = Job(
-        buffer=target,
-        layout=layout,
-        compared=layout,
-        config=Config(plan=plan, wire="bf16", error_feedback=feedback),
-        transport=Nowhere(1, 3),
-        chooser=Chooser(adapts=False, learns=False),
-        step=5,
-        divisor=3.0,
-        residuals=Residuals(),
-    )
+    job = job_nowhere(target, layout, plan=plan, wire="bf16", error_feedback=feedback)
     begun = begin_lossy(job, Nowhere(1, 3))
     assert reads == 0 and job.buffer.dtype == torch.bfloat16
     second = begun()

@@ -2,26 +2,20 @@
 """Owner plans and position lists, against the reference and against what they promise."""
 
 import json
-import os
 import random
 from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
+from seeds import SEED
 from torch import Tensor
 
 from s2reducer import ops, reference
 from s2reducer.segments import segments_of
 
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+pytestmark = pytest.mark.usefixtures("seed")
 VECTORS = Path(__file__).parent / "vectors" / "hash.json"
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
-    random.seed(SEED)
 
 
 # ------------------------------------------------------------------------------------------------

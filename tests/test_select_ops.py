@@ -2,7 +2,6 @@
 """The operators for selection and error feedback, against the reference, bit by bit."""
 
 import math
-import os
 import random
 from collections.abc import Iterator
 
@@ -10,19 +9,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeds import SEED
 from torch import Tensor
 
 from s2reducer import _C, reference, reference_select, select_ops
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 
 
 @pytest.fixture(autouse=True)
-def seed() -> Iterator[None]:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
-    random.seed(SEED)
-    torch.manual_seed(SEED)
+def best_variant_again(seed: None) -> Iterator[None]:
     yield
     _C.cpu_variant_force(_C.cpu_variant_best())
 

@@ -2,14 +2,13 @@
 """``select``: what is sent, what is owed, and when, against all ranks in one place."""
 
 import math
-import os
-import random
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import Given, Ranks, assert_same_on_all_ranks, cases, world_sizes
+from seeds import SEED
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,7 +17,7 @@ from s2reducer import RandomK, SharedTopK, Threshold, TopK
 from s2reducer.reference_lossy import LossyRanks
 from s2reducer.selection import Selection
 
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+pytestmark = pytest.mark.usefixtures("seed")
 SHAPES = [(90, 50), (4, 33, 7), (64, 3), (70,)]  # the last is a vector and travels whole
 STEPS = 5
 
@@ -30,11 +29,6 @@ SELECTIONS: dict[str, Selection] = {
     "random": RandomK(0.2, block=16, least_numel=100),
     "threshold": Threshold(50.0, block=16, least_numel=100),
 }
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
 
 
 def gradient(seed: int, step: int, rank: int, shape: tuple[int, ...]) -> Tensor:

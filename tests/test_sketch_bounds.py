@@ -2,8 +2,6 @@
 """How far peeled blocks are from the sums, what is said of it, and what is set to zero for it."""
 
 import math
-import os
-import random
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +11,7 @@ from torch import Tensor
 
 from s2reducer import _C, reference_sketch
 
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+pytestmark = pytest.mark.usefixtures("seed")
 
 
 @pytest.fixture(params=_C.cpu_variants())
@@ -21,13 +19,6 @@ def variant(request: pytest.FixtureRequest) -> Iterator[None]:
     _C.cpu_variant_force(request.param)
     yield
     _C.cpu_variant_force(_C.cpu_variant_best())
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
-    random.seed(SEED)
-    torch.manual_seed(SEED)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 
 import json
 import math
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 from s2reducer import _C, ops, reference_sketch
 
 VECTORS = Path(__file__).parent / "vectors" / "sketch.json"
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+pytestmark = pytest.mark.usefixtures("seed")
 SHAPES = [(1, 40, 5), (2, 33, 1), (3, 26, 64), (4, 31, 3), (5, 21, 130), (8, 1, 7)]
 
 
@@ -27,13 +26,6 @@ def variant(request: pytest.FixtureRequest) -> Iterator[None]:
     _C.cpu_variant_force(request.param)
     yield
     _C.cpu_variant_force(_C.cpu_variant_best())
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
-    random.seed(SEED)
-    torch.manual_seed(SEED)
 
 
 # ------------------------------------------------------------------------------------------------

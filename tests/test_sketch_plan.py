@@ -2,28 +2,22 @@
 """The plan ``sketch``: its sums beside dense ones, its rounds, and what becomes of stuck blocks."""
 
 import math
-import os
-import random
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import Given, Ranks, assert_same_on_all_ranks, recorded_collectives, world_sizes
+from seeds import SEED
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
 from s2reducer import S2State, SketchConfig, s2_hook
 
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+pytestmark = pytest.mark.usefixtures("seed")
 TOLERANCE = 2.0**-16  # of each row's norm
 SHAPES = [(3000, 16), (2000, 64), (500, 64), (333,), (40, 50), (12, 12)]
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
 
 
 def gradient(

@@ -3,9 +3,7 @@
 
 import copy
 import io
-import os
 import pickle
-import random
 import shutil
 import tempfile
 import warnings
@@ -17,23 +15,19 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from ranks import Given, Ranks, cases
+from seeds import SEED
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
 from s2reducer import RandomK, S2State, SharedTopK, SketchConfig, Threshold, TopK, s2_hook
 
-SEED = int(os.environ.get("S2_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+pytestmark = pytest.mark.usefixtures("seed")
 SHAPES = [(900, 16), (400, 32), (70,)]
 DEFERS = {
     "plan": "sketch",
     "sketch": SketchConfig(cells=0.5, margin=1.0, on_overflow="defer"),
 }
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    print(f"S2_TEST_SEED={SEED}")  # pytest shows it where a test fails
 
 
 def gradients(seed: int, step: int, rank: int) -> dict[int, Tensor]:

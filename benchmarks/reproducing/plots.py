@@ -74,8 +74,11 @@ def _say_diverged(axes: Axes, methods: Sequence[str]) -> None:
 
 def _style(method: str) -> dict[str, Any]:
     """The same in all pictures."""
-    number = list(METHODS).index(method)
-    return {"color": colormaps["tab20"](number % 20)}
+    return {"color": colormaps["tab20"](_number(method) % 20)}
+
+
+def _number(method: str) -> int:
+    return list(METHODS).index(method)
 
 
 def smoothed(losses: Tensor) -> Tensor:
@@ -125,7 +128,7 @@ def _bytes(axes: Axes, trainings: Sequence[dict[str, Any]], rows: Sequence[Row])
             linestyle="none",
             capsize=3,
             label=row.method,
-            marker=_MARKERS[list(METHODS).index(row.method) % len(_MARKERS)],
+            marker=_MARKERS[_number(row.method) % len(_MARKERS)],
             **_style(row.method),
         )
     _say_diverged(axes, diverged)

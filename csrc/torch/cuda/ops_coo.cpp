@@ -16,7 +16,7 @@ void sum(const Tensor &values, const Tensor &order, const Tensor &starts, const 
     if (c.nunique > c.n)
         fail(op, "order and starts must be what coo_sort gives for ", c.n, " indices of ",
              c.nunique, " distinct rows");
-    const int64_t *nunique = count == nullptr ? nullptr : longs(*count, 1, op, "count").data;
+    const int64_t *nunique = count_of(count, op);
     Work work(op, {&values, &order, &starts, count != nullptr ? count : &order, &sums});
     work.check(s2_cuda_coo_sum(c.values.data, c.values.dtype, c.n, c.width, c.order, c.starts,
                                c.nunique, nunique, c.sums, work.stream()));

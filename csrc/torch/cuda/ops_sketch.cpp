@@ -9,12 +9,6 @@ namespace {
 
 using namespace s2;
 
-// How many blocks there are, where that lies on the device: `count` is NULL where the list is full.
-const int64_t *count_of(const Tensor *count, const char *op)
-{
-    return count == nullptr ? nullptr : longs(*count, 1, op, "count").data;
-}
-
 // Insert and subtract, and what they share with weigh.
 using Change = s2_status (*)(const s2_sketch *, float *, const int64_t *, int64_t, const int64_t *,
                              const float *, void *, int64_t, s2_cuda_stream);

@@ -28,6 +28,12 @@
 
 namespace s2 {
 
+// How long a list is, where that lies on the device: `count` is NULL where the list is full.
+inline const int64_t *count_of(const Tensor *count, const char *op)
+{
+    return count == nullptr ? nullptr : longs(*count, 1, op, "count").data;
+}
+
 // One call of an operator: its device is the current one, and what it needs beside its arguments
 // lives, until it is gone.  Nothing waits for the work.  Memory that it frees is given by torch's
 // allocator to what comes later on the same stream, and to nothing else.
