@@ -47,7 +47,6 @@ try:
     import setuptools
     from setuptools.command.build_clib import build_clib
     from setuptools.command.build_ext import build_ext
-    from setuptools.errors import ExecError
 except ImportError as error:
     sys.exit(f"s2reducer needs setuptools to build ({error}): first `pip install setuptools`")
 check_version(
@@ -93,7 +92,7 @@ class BuildCoreFirst(build_ext):
         if self.force or any(newer_group(depends, each, "newer") for each in objects):
             try:
                 self.spawn([nvcc, *NVCC_FLAGS, "-odir", str(folder), "-c", *cuda_sources])
-            except ExecError as error:
+            except setuptools.errors.ExecError as error:
                 sys.exit(f"{error}; with S2_CUDA=0 s2reducer is built without its CUDA kernels")
         return objects
 
