@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the hook, the engine and the books hand one another for each bucket."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +14,8 @@ from s2reducer.plans.owner import Rounded
 from s2reducer.residuals import Residuals
 from s2reducer.segments import Layout, ParameterRecord
 from s2reducer.transport import Transport
+
+Debts = Callable[[Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Job:
         narrow: sums are made of ``buffer`` and rounded to its dtype by the plans ``owner`` and
             ``gather`` alone, whatever the plan's name, as an AllReduce would round at every rank.
         rounded: is told what the sums have lost by being rounded.
+        debts: is told which blocks of the union this rank will sum, as bits of the layout: it adds
+            what the rank owes of those that it has not.
         union: of the blocks that have travelled; None where all did.
     """
 
@@ -73,6 +77,7 @@ class Job:
     counts: tuple[list[int], list[int]] | None = field(default=None, repr=False)
     narrow: bool = False
     rounded: Rounded | None = field(default=None, repr=False)
+    debts: Debts | None = field(default=None, repr=False)
     union: Tensor | None = field(default=None, repr=False)
 
     @property

@@ -66,6 +66,8 @@ def lossy_stage(job: Job, transport: Transport) -> Stage | Begun[Tensor, Any]:
     index = _known_index(job, which, chosen, transport, sent_before)
     if index is None and any(which):
         scan(job)
+    if index is not None and narrow is not None:
+        narrow.used_only = True
     if job.config.plan == "sketch":
         return sketch_stage(job, transport)
     stage = blocks_stage(job, transport, index)
@@ -86,14 +88,12 @@ def lossy_stage(job: Job, transport: Transport) -> Stage | Begun[Tensor, Any]:
 def _narrow(job: Job, which: Sequence[bool]) -> Narrow:
     """Makes the narrow form what travels; segments that are selected from are still zero in it."""
     residuals = job.residuals if job.config.error_feedback else None
-    narrow = Narrow(job.buffer, job.layout, residuals, job.residuals.scale)
+    narrow = Narrow(job.buffer, job.layout, which, residuals, job.residuals.scale)
     if not all(which):
-        rest = job.layout.part([not is_selected for is_selected in which])
-        bitmap, job.has_negative_zeros = live_blocks(job.buffer, rest)
-        narrow.fill(rest, bitmap)
+        bitmap, job.has_negative_zeros = live_blocks(job.buffer, narrow.part)
+        narrow.fill(bitmap)
         job.bitmap = bitmap  # of all blocks, where nothing is selected
-    job.buffer, job.narrow = narrow.buffer, True
-    job.rounded = narrow.rounded if residuals else None
+    narrow.travel(job)
     return narrow
 
 

@@ -3,19 +3,24 @@
 
 A gradient is rounded twice: before it is sent, and when the sum, which is in float32, is divided
 and sent back.  What the first loses this rank owes; what the second loses is owed by the rank that
-made the sum, or by all that did.
+made the sum or, where all did, by the first that has the block.
 
-Only live blocks are touched.  What is owed of a block waits until the block is live again: else
-every row of an embedding that was ever looked up would be sent in every step.
+What is owed of a block waits until this rank has the block again, or sums it, which may be one that
+it never has.  Were it sent without waiting, every row of an embedding that was ever looked up would
+be sent in every step.
 """
 
+import itertools
 from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from s2reducer import ops
 from s2reducer.block_ops import ops_for
+from s2reducer.job import Job
 from s2reducer.plans.contribution import positions_of
 from s2reducer.residuals import Residuals
 from s2reducer.segments import Layout, segments_of
@@ -30,24 +35,67 @@ class Narrow:
     Args:
         source: float32, the gradients.
         layout: of the bucket.
+        which: the segments that are selected from; they are not filled here.
         residuals: to take from and put into; None without error feedback.
         scale: of the gradients.
 
     Attributes:
         buffer: bfloat16, what travels; zero in blocks that are not live.
+        used_only: nothing is owed to blocks of others where a segment is all zero on this rank: it
+            may be so on all of them, and then DDP would not write it.
     """
 
     def __init__(
-        self, source: Tensor, layout: Layout, residuals: Residuals | None, scale: float
+        self,
+        source: Tensor,
+        layout: Layout,
+        which: Sequence[bool],
+        residuals: Residuals | None,
+        scale: float,
     ) -> None:
         self._source = source
         self._layout = layout
+        self._filled = [not is_selected for is_selected in which]
+        self.used_only = False
         self._residuals = residuals
         self._scale = scale
         self.buffer = torch.zeros(layout.numel, dtype=WIRE_DTYPE, device=source.device)
 
-    def fill(self, part: Layout, bitmap: Tensor) -> None:
-        """Rounds the live blocks of some segments: ``part`` of the layout, and their bits."""
+    @cached_property
+    def part(self) -> Layout:
+        """The layout of the segments that are filled, of which there must be some."""
+        return self._layout.part(self._filled)
+
+    def travel(self, job: Job) -> None:
+        """Makes it what a job sends."""
+        job.buffer, job.narrow = self.buffer, True
+        if self._residuals is not None:
+            job.rounded, job.debts = self.rounded, self.add_debts
+
+    def fill(self, bitmap: Tensor) -> None:
+        """Rounds the live blocks of ``part``, whose bits are given."""
+        self._live = bitmap
+        self._round(bitmap)
+
+    def add_debts(self, owned: Tensor) -> None:
+        """Adds what is owed of the blocks that this rank sums, to those that it has not.
+
+        ``owned`` are their bits in the whole layout, of blocks that some rank has.
+        """
+        if any(self._filled):
+            spans = itertools.compress(self._layout.spans, self._filled)
+            self._send_debts(torch.cat([owned[span] for span in spans]))
+
+    def _send_debts(self, bitmap: Tensor) -> None:
+        """The same, with bits of ``part``."""
+        bitmap &= ~self._live
+        for span in self.part.spans if self.used_only else []:
+            if not self._live[span].any():
+                bitmap[span] = 0
+        self._round(bitmap)
+
+    def _round(self, bitmap: Tensor) -> None:
+        part = self.part
         positions, counts = positions_of(bitmap, part)
         places = torch.split_with_sizes(positions, counts)
         numels = [count * block for count, (_, _, block, _) in zip(counts, part.rows, strict=True)]
@@ -55,7 +103,7 @@ class Narrow:
         ops.blocks_gather(self._source, part.segments, positions, rows, parallel=False)
 
         owed, narrow = torch.empty_like(rows), rows.new_empty(rows.numel(), dtype=WIRE_DTYPE)
-        before = None if self._residuals is None else self._before(part, places, numels)
+        before = None if self._residuals is None else self._before(places, numels)
         owed_add(rows, before, owed, 1.0 / self._scale, parallel=False)
         owed_round(owed, narrow, self._scale, parallel=False)
         ops.blocks_scatter(narrow, part.segments, positions, self.buffer, parallel=False)
@@ -67,9 +115,10 @@ class Narrow:
             if where.numel():
                 self._residuals.replace(record, where - first, rest.view(where.numel(), -1))
 
-    def _before(self, part: Layout, places: tuple[Tensor, ...], numels: list[int]) -> Tensor:
-        """What the live blocks owe, one behind the other."""
+    def _before(self, places: tuple[Tensor, ...], numels: list[int]) -> Tensor:
+        """What these blocks owe, one behind the other."""
         assert self._residuals is not None
+        part = self.part
         before = torch.empty(sum(numels))
         pieces = torch.split_with_sizes(before, numels)
         firsts = part.segments[:, 3].tolist()
@@ -80,18 +129,18 @@ class Narrow:
                 ops.blocks_gather(array, alone, where - first, out, parallel=False)
         return before
 
-    def rounded(self, segments: Tensor, positions: Tensor, lost: Tensor, share: float) -> None:
+    def rounded(self, segments: Tensor, positions: Tensor, lost: Tensor, divisor: float) -> None:
         """Means that were rounded: blocks of the bucket, or of segments cut out of it.
 
         Args:
             segments: int64 [S, 4], in which ``positions`` are bits.
             lost: float32, what the blocks' elements have lost; it is overwritten.
-            share: how many times its own gradient this rank owes of it.
+            divisor: of the sums; one rank owes for all of them.
         """
         if self._residuals is None or positions.numel() == 0:
             return
         convert = ops_for(lost.device).values_convert
-        convert(lost, lost, self._scale / share, parallel=False)
+        convert(lost, lost, self._scale / divisor, parallel=False)
         whole = self._layout.segments[:, 0].tolist()
         ends = torch.searchsorted(positions, segments[1:, 3].contiguous()).tolist()
         at = begin = 0

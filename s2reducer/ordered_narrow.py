@@ -11,11 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from s2reducer.block_ops import ops_for
+from s2reducer.device import to_device
 from s2reducer.device_lists import bits_of, missing
 from s2reducer.job import Job
 from s2reducer.narrow import Narrow
 from s2reducer.ordered_stages import Live, live_on_device
-from s2reducer.segments import Layout
+from s2reducer.plans.contribution import positions_of
+from s2reducer.segments import segments_of
 
 _ops: Any = torch.ops.s2reducer
 
@@ -23,10 +26,10 @@ _ops: Any = torch.ops.s2reducer
 class OrderedNarrow(Narrow):
     """The narrow form of one bucket in one step, on a device."""
 
-    def fill(self, part: Layout, bitmap: Tensor) -> None:
-        """Rounds the live blocks of some segments: ``part`` of the layout, and their bits."""
-        device = self._source.device
-        rows = zip(part.records, part.rows, part.spans, strict=True)
+    def fill(self, bitmap: Tensor) -> None:
+        """Rounds the live blocks of ``part``, whose bits are given."""
+        self._live, device = bitmap, self._source.device
+        rows = zip(self.part.records, self.part.rows, self.part.spans, strict=True)
         for record, (offset, numel, block, _), span in rows:
             if numel == 0:
                 continue
@@ -40,6 +43,36 @@ class OrderedNarrow(Narrow):
             values, narrow = self._source[elements], self.buffer[elements]
             round_live(values, before, owed, block, bitmap[span], narrow, self._scale)
 
+    def _send_debts(self, bitmap: Tensor) -> None:
+        """The same, with bits of ``part``: only the device knows which have been sent already."""
+        assert self._residuals is not None
+        on_device = ops_for(self._source.device)
+        positions, counts = positions_of(bitmap, self.part)
+        places = torch.split_with_sizes(positions, counts)
+        rows = zip(self.part.records, self.part.rows, self.part.spans, places, strict=True)
+        for record, (offset, numel, block, bit), span, where in rows:
+            if where.numel() == 0:
+                continue
+            alone, blocks = segments_of([numel], [block]), where - bit
+            narrow = self.buffer[offset : offset + numel]
+            owed = self._residuals.next_array_on(record)
+            before = owed.new_empty(where.numel() * block)
+            present = torch.empty_like(before, dtype=narrow.dtype)
+            on_device.blocks_gather(owed, alone, blocks, before, parallel=False)
+            on_device.blocks_gather(narrow, alone, blocks, present, parallel=False)
+
+            live = bits_of(self._live[span])
+            kept = live[to_device(blocks, live.device)]
+            if self.used_only:
+                kept |= ~live.any()
+            kept = kept.unsqueeze(1).expand(-1, block).reshape(-1)
+            values = (before * self._scale).to(narrow.dtype)
+            sent = values.float().mul_(1.0 / self._scale)
+            sent.masked_fill_(kept | ~sent.isfinite(), 0.0)  # what is too large stays owed
+            values = torch.where(kept, present, values)
+            on_device.blocks_scatter(values, alone, blocks, narrow, parallel=False)
+            on_device.blocks_scatter(before - sent, alone, blocks, owed, parallel=False)
+
 
 def travel_narrow(job: Job, which: Sequence[bool]) -> tuple[OrderedNarrow, Live | None]:
     """Makes the narrow form what travels; segments that are selected from are still zero in it.
@@ -47,14 +80,12 @@ def travel_narrow(job: Job, which: Sequence[bool]) -> tuple[OrderedNarrow, Live 
     Gives it, and where nothing is selected the live blocks.
     """
     residuals = job.residuals if job.config.error_feedback else None
-    narrow = OrderedNarrow(job.buffer, job.layout, residuals, job.residuals.scale)
+    narrow = OrderedNarrow(job.buffer, job.layout, which, residuals, job.residuals.scale)
     live: Live | None = None
     if not all(which):
-        rest = job.layout.part([not is_selected for is_selected in which])
-        live = live_on_device(job.buffer, rest)
-        narrow.fill(rest, live[0])
-    job.buffer, job.narrow = narrow.buffer, True
-    job.rounded = narrow.rounded if residuals else None
+        live = live_on_device(job.buffer, narrow.part)
+        narrow.fill(live[0])
+    narrow.travel(job)
     return narrow, None if any(which) else live
 
 

@@ -7,7 +7,7 @@ the second, which runs in the lane of the values.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from s2reducer.block_ops import ops_for
 from s2reducer.config import Config
 from s2reducer.constants import Cost
 from s2reducer.exchange import Index, gather_index, gather_union, shared_index
-from s2reducer.job import Job, Part
+from s2reducer.job import Debts, Job, Part
 from s2reducer.plans.choice import (
     Choice,
     choose,
@@ -212,7 +212,10 @@ def _prepare(job: Job, problem: Problem, plan: str, rank: int) -> Callable[[Tran
         return _nothing
     if plan == "owner":
         choose_by = choose_owners_apart if job.rounded else choose_owners
-        owner_plan = make_plan(layout, index, choose_by(layout, index, job.config.seed), rank)
+        owners = choose_by(layout, index, job.config.seed)
+        if job.debts is not None:
+            index = _with_debts(job.debts, problem.index.union, index, owners, rank)
+        owner_plan = make_plan(layout, index, owners, rank)
         return lambda transport: reduce_owner(
             buffer, layout, owner_plan, transport, divisor, job.rounded
         )
@@ -221,6 +224,18 @@ def _prepare(job: Job, problem: Problem, plan: str, rank: int) -> Callable[[Tran
             buffer, layout, index, transport, divisor, job.rounded
         )
     return lambda transport: reduce_union(buffer, layout, index, transport, divisor)
+
+
+def _with_debts(debts: Debts, union: Tensor, index: Index, owners: Tensor, rank: int) -> Index:
+    """The same with this rank among those that have the blocks which it owns: what it owes of them
+    is a row like any other, which it sends to itself."""
+    owned = torch.empty_like(union)
+    ops.bitmap_from_positions(index.positions[owners == rank], owned)
+    owned &= union
+    debts(owned)
+    bitmaps = index.bitmaps.clone()
+    bitmaps[rank] |= owned
+    return replace(index, bitmaps=bitmaps)
 
 
 def _nothing(transport: Transport) -> None:

@@ -155,6 +155,48 @@ def test_what_is_owed_of_a_row_waits_until_it_comes_again(ranks: Ranks) -> None:
     assert ranks.run(2, rows_that_travel) == [[10] * 5] * 2
 
 
+def missing_of_sums(seed: int, plan: str, rows_of_ranks: list[tuple[int, int]]) -> list[float]:
+    """After every tenth step, what the means so far lack of the gradients' sum, over one gradient's
+    norm.  Each rank has the same rows in all steps, with the same values."""
+    rank, nranks = dist.get_rank(), dist.get_world_size()
+    model = Given(torch.zeros(300, 64))
+    ddp = DistributedDataParallel(model)
+    s2reducer.register(ddp, plan=plan, wire="bf16")
+    begin, end = rows_of_ranks[rank]
+    numbers = torch.Generator().manual_seed(seed % 2**31 + rank)
+    own = torch.zeros(300, 64)
+    own[begin:end] = 1.0 + torch.rand(end - begin, 64, generator=numbers)
+    mean = own.double()
+    dist.all_reduce(mean)
+    mean /= nranks
+    arrived, errors = torch.zeros_like(mean), []
+    for step in range(1, 31):
+        ddp.zero_grad()
+        ddp({0: own}).backward()
+        arrived += model.p[0].grad.double()
+        if step % 10 == 0:
+            errors.append(float((arrived - step * mean).norm() / mean.norm()))
+    return errors
+
+
+ROWS = {
+    "of one rank each": [(0, 100), (100, 200), (200, 300)],
+    "of one rank": [(0, 300), (0, 1), (0, 0)],
+    "of some ranks": [(0, 200), (100, 290), (0, 10)],
+}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("plan", PLANS)
+def test_nothing_is_owed_for_ever(ranks: Ranks, plan: str, rows: str) -> None:
+    """A rank that sums rows which it never has sends what it owes of them, too."""
+    of_ranks = list(ROWS[rows])
+    if plan == "dense" and rows == "of one rank":
+        of_ranks[2] = (7, 8)  # where no index is sent, only a parameter that the rank uses itself
+    for errors in ranks.run(3, missing_of_sums, SEED, plan, of_ranks):
+        assert max(errors) < 2**-8
+
+
 def others() -> list[bool]:
     """Whether COO, float64, float16 and bfloat16 gradients arrive as they would without it."""
     indices = torch.tensor([[1, 7]])

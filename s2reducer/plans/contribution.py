@@ -179,7 +179,7 @@ def find(wanted: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
 
 def positions_of(bitmap: Tensor, layout: Layout) -> tuple[Tensor, list[int]]:
     """The set bits, int64, and how many of them each segment has."""
-    counts = torch.empty(len(layout.records), dtype=torch.int64)
+    counts = torch.empty(len(layout.rows), dtype=torch.int64)
     ops.bitmap_count(bitmap, layout.segments, counts)
     positions = torch.empty(int(counts.sum()), dtype=torch.int64)
     ops.bitmap_positions(bitmap, positions)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from s2reducer.block_ops import ops_for
 from s2reducer.exchange import Index, united
+from s2reducer.plans.contribution import positions_of
 from s2reducer.plans.owner import OwnerPlan, Rounded, make_plan, sum_owned
 from s2reducer.segments import Layout, layout_of
 from s2reducer.transport import Transport
@@ -110,11 +111,30 @@ def _reduce_chunk(
     lost = sum_owned(rows, plan, divisor, results, rounded is not None)
     del rows
     if rounded is not None and lost is not None:
-        share = divisor / index.world_size  # as all ranks owe it
-        rounded(layout.segments, plan.owned[rank], lost, share)
+        where, to_owe = _to_owe(layout, index, plan, rank, lost)
+        rounded(layout.segments, where, to_owe, divisor)
     ops_for(buffer.device).blocks_scatter(
         results, layout.segments, plan.owned[rank], buffer, parallel=False
     )
+
+
+def _to_owe(
+    layout: Layout, index: Index, plan: OwnerPlan, rank: int, lost: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The blocks of which this rank owes what the means have lost, and what that is.
+
+    All ranks know it; the first that has the block owes it.  One that has not might never have it,
+    and so never send it.
+    """
+    before = torch.zeros_like(index.union)
+    for bitmap in index.bitmaps[:rank]:
+        before |= bitmap
+    own, _ = positions_of(index.bitmaps[rank], layout)
+    where, counts = positions_of(index.bitmaps[rank] & ~before, layout)
+    in_compact = plan.received[rank][torch.isin(own, where, assume_unique=True)]
+    rows = lost.new_empty(layout.packed_numel(counts))
+    ops_for(lost.device).blocks_gather(lost, plan.compact, in_compact, rows, parallel=False)
+    return where, rows
 
 
 def _gather_rows(

@@ -25,7 +25,7 @@ from s2reducer.segments import Layout, derive_seed, segments_of
 from s2reducer.transport import Transport
 
 # Is told what means lost when they were rounded: the segments and positions of the blocks, float32
-# with what their elements lost, and how many times the ranks' own gradients this rank owes of it.
+# with what their elements lost, and the divisor that made them of sums.
 Rounded = Callable[[Tensor, Tensor, Tensor, float], None]
 
 # Columns of the exchanges.
