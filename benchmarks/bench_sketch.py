@@ -7,24 +7,29 @@ Writes the tables to OUT.md, all figures to OUT.json and pictures to OUT-*.png; 
 the tables into a page, between its marks `<!-- NAME -->` and `<!-- end -->`.
 
     peeling    share of seeds with which three rows give back all blocks, with 1.25 or 1.3 cells a
-               block.  `pairs` is how many pairs of blocks that share all three cells are expected
-               in so many seeds: K (K-1) / (2 width^3) of them in each.  `stuck` says how many
-               blocks were stuck, and with how many seeds.
+               block (`all decoded`), and the number of the others (`not`).  `pairs` is how many
+               pairs of blocks that share all three cells are expected in all seeds of the row:
+               K (K-1) / (2 width^3) of them in each.  `stuck` says how many blocks were stuck, and
+               with how many seeds.  `rounds` of peeling are the median, and the `most`.
     plan       the same for tables as large as `plan="sketch"` makes them by default.
     errors     of peeled Gaussian blocks, a quarter of whose elements are zero: of all together
-               (`normwise`), and of each relative to its own norm.  `repaired` is the share of
-               blocks that the plan sums again because their bound is too large.
-    zeros      of those blocks: how many zeros come out of peeling as something else, and how many
-               do `in the plan`, which sets to zero what lies within its error of it; how many
-               others it sets to zero.  `Adam` is how far its first step would move a zero in the
-               mean, in learning rates.  `of bound` is a block's largest error over its bound, for
-               blocks that shared a cell.
-    estimates  relative error of Gaussian values, rows with the same number of cells together.
-    bias       one row: the part of the error along the values, over fresh seeds, and the variance.
+               (`normwise`), and of each relative to its own norm: quantiles, and the share of
+               blocks whose error is above a thousandth.  `repaired` is the share of blocks that the
+               plan sums again because their bound is too large, and `most after repair` the largest
+               error that is left.
+    zeros      of those blocks as the plan gives them: the share of zeros that come out as something
+               else (`not zero`), although the plan sets to zero what lies within its error of it,
+               and the share of other elements that it sets to zero.  `Adam` is how far its first
+               step would move a zero in the mean, in learning rates.  `of bound` is the largest
+               error in a block over its bound, for blocks that shared a cell.
+    estimates  error of Gaussian values, relative to their norm.  Tables with more rows have
+               narrower ones, so that their cells are as many.
+    bias       one row: the part of the error along the values, its standard error over fresh seeds,
+               and the variance.
     feedback   norm of what is owed over that of a gradient, after the last step; theory is the
                limit.
-    insert     GB/s of rows x blocks x block floats, one thread, and of a memcpy of as many bytes.
-    peel       milliseconds of 100,000 blocks, beside inserting them.
+    insert     GB/s of rows x blocks x block floats on one thread, and of a memcpy of as many bytes.
+    peel       milliseconds of inserting 100,000 blocks and of peeling them, on one thread.
 """
 
 import argparse
@@ -51,10 +56,10 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="small, to see that the script works")
-    parser.add_argument("--turns", type=int, default=15, help="turns that are timed for each line")
-    parser.add_argument("--out", type=Path, default=RESULTS / "sketch", help="default: %(default)s")
-    parser.add_argument("--page", type=Path, help="a page whose tables are renewed")
+    parser.add_argument("--quick", action="store_true", help="small cases, to see that the script works")
+    parser.add_argument("--turns", type=int, default=15, help="turns that are timed for each line of `insert` and `peel`")
+    parser.add_argument("--out", type=Path, default=RESULTS / "sketch", help="of the files, without suffix (default: %(default)s)")
+    parser.add_argument("--page", type=Path, help="a page in which the tables are renewed")
     arguments = parser.parse_args()
     if arguments.turns < 2:
         parser.error(f"argument --turns: {arguments.turns} is less than 2")

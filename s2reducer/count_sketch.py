@@ -104,7 +104,7 @@ class CountSketch:
         at least ``(cells n + 2 sqrt(n)) / rows``.  Over 3000 seeds each, 0.8 to 1.3 % of the tables
         were not decoded to the end with 100 to 600 blocks in three rows, and 0.4 % with 1000
         blocks; from then on it is 6 / n.  With three rows that is 2.4 cells for each of 100 blocks,
-        1.36 of 1000 and 1.3 of many; two rows always take 14.
+        1.37 of 1000 and 1.3 of many; two rows always take 14.
 
         Args:
             n: blocks in the table that is read, so in all sketches merged into it; 0 or more.

@@ -48,10 +48,11 @@ def all_reduce(
 
     Args:
         tensor: float32, float64, float16 or bfloat16, dense or COO; or uint8, int8, int32 or int64
-            for a sum, which is not compressed where it is dense.  A dense tensor has the same shape
-            on all ranks; a COO tensor too, with any indices, sorted or not, repeated or not.  On
-            the CPU over gloo, or on a CUDA device over NCCL, where whole numbers have to be dense;
-            elsewhere dense tensors take the group's own AllReduce, and COO tensors are refused.
+            for a sum, which is not compressed where it is dense.  It has the same shape on all
+            ranks; the indices of a COO tensor may be any, sorted or not, repeated or not.  It lies
+            on the CPU and the group is of gloo, or on a CUDA device and the group is of NCCL, over
+            which a COO tensor must be of floating point and have rows.  Elsewhere (CUDA over gloo)
+            a dense tensor takes the group's own AllReduce, and a COO tensor is refused.
         group: the process group; None for the default one.
         op: ``"mean"`` or ``"sum"``.
         plan, block, seed, deterministic: as in ``S2State``.
@@ -61,7 +62,10 @@ def all_reduce(
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind, or not among the accepted values.
-        S2Error: ranks called it differently, or a peer is gone.
+        RuntimeError: there is no process group, or its backend is not known.
+        S2Error: ranks called it differently, or a peer is gone.  Where the tensor takes the group's
+            own AllReduce because of its device, these come as a ValueError, and as what torch
+            raises.
 
     Example::
 

@@ -20,8 +20,8 @@ def s2_hook(
     """The communication hook: gives every rank the mean of the ranks' gradients.
 
     1. Find the bucket's live blocks, and tell all ranks which they are.
-    2. Sum those blocks by the plan that sends the fewest bytes, on other threads, while the
-       backward pass goes on.
+    2. Sum those blocks by the plan that is set, or under ``"auto"`` by the one that should take the
+       least time, while the backward pass goes on (over gloo on other threads).
 
     Args:
         state: this rank's ``S2State``.
@@ -34,6 +34,8 @@ def s2_hook(
 
     Raises:
         S2Error: from ``backward()``, with what failed, for which bucket, in which round and step.
+            Where it comes after the hook has returned, as from another thread, ``backward()`` raises
+            a plain RuntimeError that quotes its text: DDP keeps no more of it.
 
     Example::
 

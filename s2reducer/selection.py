@@ -17,7 +17,7 @@ class Selection:
 
     Attributes:
         block: consecutive elements, in memory order, that are sent or kept together; 1 for single
-            elements.  A longer block needs less index, and leaves less choice.
+            elements.  Longer blocks need a shorter index, but leave less choice.
         least_numel: parameters with fewer elements are sent whole.
         vectors: whether parameters with less than two dimensions, which are biases, gains and the
             parameters of norms, are selected from, too.

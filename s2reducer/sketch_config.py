@@ -15,14 +15,14 @@ class SketchConfig:
 
     Attributes:
         rows: hashes of a block, 1 to 8.  Only with two or more can colliding blocks be told apart.
-        cells: of a table for each block that is expected in it.  Three rows decode everything from
-            1.23 on, if there are many blocks.
-        margin: by how much more blocks than came in the last steps are expected, at least 1.
-        on_overflow: what becomes of blocks that stay stuck together.  ``"repair"``: they are summed
+        cells: of all rows of a table together, for each block that is expected in it.  With three
+            rows nearly all tables are decoded whole above 1.222, if there are many blocks.
+        margin: how many times the blocks of the last steps are expected, at least 1.
+        on_overflow: what becomes of blocks that cannot be peeled.  ``"repair"``: they are summed
             by an AllReduce of their own.  ``"defer"``: they are 0 this time, and each rank keeps
             its own values and adds them to its next gradient.  ``"estimate"``: the median over rows
-            of what is in their cells.  The first two take those as stuck, too, whose error may be
-            above 2^-16 of their largest element.
+            of what is left in their cells.  The first two do the same with blocks whose error may
+            be above 2^-16 of their largest element.
         fixed: a table keeps the size for the blocks of the first step; ``margin`` is not used.
         error_feedback: with ``"estimate"`` and one row, each rank keeps what the estimate missed
             and adds it to its next gradient; estimates are then damped, or the errors would grow

@@ -46,12 +46,12 @@ class S2State:
             an AllReduce of the blocks that any rank has; ``"dense"``: DDP's own AllReduce.
             ``"auto"`` takes, for each bucket and step, the one of these that should take the least
             time.  ``"sketch"``: a bitmap and a count sketch, summed by AllReduce at the same time
-            (S2 Reducer, arXiv 2110.02140); what it may lose, ``sketch`` says.
+            (S2 Reducer, arXiv 2110.02140); ``sketch`` decides what it may lose.
         block: elements of a block of every parameter; None for one row of a matrix or table (if it
             has 8 to 8192 elements), else 64 consecutive elements.
         seed: of every hash, 0 to 2**64 - 1.
         deterministic: keeps to ``owner`` and ``gather``, which sum in rank order and round once, so
-            that the bits of a result depend on nothing but the gradients.
+            that the bits of a result depend on nothing but the ranks' gradients.
         check_every: steps between comparisons of the ranks' results, by checksums; 0 for none.  A
             difference is an S2Error in the next step, which names the parameter.
         sketch: the tables of the plan ``"sketch"``; None for the defaults of ``SketchConfig``.
@@ -60,9 +60,9 @@ class S2State:
         wire: ``"bf16"``: dense float32 gradients travel as bfloat16, and are summed in float32;
             None: as they are.
         error_feedback: what ``select`` and ``wire`` keep back is added to the next gradient, in
-            float32, so that it arrives later; see ``docs/lossy.md`` for the memory it takes.
-        scaler: the ``torch.amp.GradScaler`` of the training, for what is kept to be in the units of
-            the gradient itself.
+            float32, so that it arrives later; ``docs/lossy.md`` says what memory that takes.
+        scaler: the ``torch.amp.GradScaler`` of a training that has one, so that what is kept is in
+            the units of the unscaled gradient.
 
     All but ``process_group`` and ``scaler`` must be the same on all ranks, which is checked in the
     first step.  A state can be pickled and copied, without its group, its scaler and its report.
@@ -171,13 +171,12 @@ class S2State:
             process_group: as in ``S2State``.
             compression: cells of the table for each live block of the first step's union.
             rows: hashes of a block.
-            error_feedback: whether ranks keep what estimates miss for their next gradients; the
-                paper's code had this commented out.
+            error_feedback: whether ranks keep what estimates miss for their next gradients.
             seed: as in ``S2State``.
 
         At its operating point, a quarter of a cell for each block and one row, the error of an
         estimate is about twice the gradient: a method to study, not one to train by.  Parameters
-        most of whose blocks are live are sent as they are, as in the paper.
+        most of whose blocks are live are sent as they are.
         """
         sketch = SketchConfig(
             rows=rows,
@@ -191,7 +190,7 @@ class S2State:
 
     def residual(self, parameter: Tensor) -> Residual | None:
         """What this rank's gradient of ``parameter`` still owes, between two steps; None if
-        nothing.
+        nothing, as before the first step.
 
         ``select`` and ``wire`` leave something with ``error_feedback``, and so does the plan
         ``sketch`` with ``on_overflow="defer"`` or an ``error_feedback`` of its own.
