@@ -56,9 +56,14 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="small cases, to see that the script works")
-    parser.add_argument("--turns", type=int, default=15, help="turns that are timed for each line of `insert` and `peel`")
-    parser.add_argument("--out", type=Path, default=RESULTS / "sketch", help="of the files, without suffix (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="small, to see that the script works")
+    parser.add_argument("--turns", type=int, default=15, help="turns that are timed for each line")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=RESULTS / "sketch",
+        help="of the files, without suffix (default: %(default)s)",
+    )
     parser.add_argument("--page", type=Path, help="a page in which the tables are renewed")
     arguments = parser.parse_args()
     if arguments.turns < 2:

@@ -34,8 +34,8 @@ def s2_hook(
 
     Raises:
         S2Error: from ``backward()``, with what failed, for which bucket, in which round and step.
-            Where it comes after the hook has returned, as from another thread, ``backward()`` raises
-            a plain RuntimeError that quotes its text: DDP keeps no more of it.
+            Where it comes after the hook has returned, as from another thread, ``backward()``
+            raises a plain RuntimeError that quotes its text: DDP keeps no more of it.
 
     Example::
 

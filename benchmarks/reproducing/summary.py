@@ -85,18 +85,18 @@ def _verdict(models: Models) -> str:
     if saved_by:
         title, most = max(saved_by.items(), key=lambda pair: pair[1])
         sentences.append(
-            f"The most that `paper` saves of the sparse bytes is {100 * most:.0f} % ({title}): the "
-            f"paper's {100 * PAPER_SAVES:.0f} % are {'' if most >= PAPER_SAVES else 'not '}reached."
+            f"`paper` saves at most {100 * most:.0f} % of the sparse bytes ({title}): the "
+            f"paper's {100 * PAPER_SAVES:.0f} % is {'' if most >= PAPER_SAVES else 'not '}reached."
         )
     if speed_up_by:
         title, most = max(speed_up_by.items(), key=lambda pair: pair[1])
         sentences.append(
-            f"Beside the fastest of the four its steps are at best {most:.2f} times as fast "
-            f"({title}): the paper's {PAPER_SPEED_UP} are "
+            f"Its steps are at best {most:.2f} times as fast as those of the fastest of the four "
+            f"({title}): the paper's {PAPER_SPEED_UP} is "
             f"{'' if most >= PAPER_SPEED_UP else 'not '}reached."
         )
     if worse:
-        sentences.append(f"With every seed it ends worse than plain DDP on {'; '.join(worse)}.")
+        sentences.append(f"With every seed it ends worse than plain DDP on: {'; '.join(worse)}.")
     return "\n".join(sentences)
 
 
