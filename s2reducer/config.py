@@ -13,6 +13,10 @@ from s2reducer.selection import SELECTIONS, Selection, SharedTopK
 from s2reducer.sketch_config import SketchConfig
 
 WIRES = (None, "bf16")
+
+# Whose bitmaps a plan can take: S2_MAX_RANKS of s2.h.
+MAX_RANKS = 256
+
 PLANS = ("auto", "dense", "gather", "owner", "sketch", "union")
 
 # Ranks compare their settings before anything else, so the record has a size that no setting and
@@ -153,14 +157,29 @@ class Config:
         defaults = Config().plain()
         return {name: value for name, value in self.plain().items() if value != defaults[name]}
 
-    def record(self, is_whole: bool = True) -> bytes:
+    def check_world_size(self, world_size: int) -> None:
+        """Raises ValueError where these settings need the bitmaps of more than ``MAX_RANKS``."""
+        needs = [f"plan={self.plan!r}"] if self.plan in ("gather", "owner") else []
+        needs += ["deterministic=True"] if self.deterministic else []
+        needs += ["wire"] if self.wire else []
+        needs += ["select"] if self.select and self.plan == "auto" else []
+        if world_size > MAX_RANKS and needs:
+            raise ValueError(
+                f"{needs[0]} is for up to {MAX_RANKS} ranks, but the process group has "
+                f'{world_size}: the plans "dense", "sketch" and "union" are for any number'
+            )
+
+    def record(self, is_whole: bool = True, has_scaler: bool = False) -> bytes:
         """The package's version and the settings, in ``RECORD_NBYTES`` bytes.
 
         A rank whose package is not whole lacks kernels that these settings take.  It does without,
-        and would not send what the others do.
+        and would not send what the others do.  One that has no scaler would take another's units
+        for its own where something is owed.
         """
         build = "whole" if is_whole else "without CUDA kernels"
         fields = {"magic": _MAGIC, "version": _C.version(), "build": build, **self.plain()}
+        if self.owes:
+            fields["scaler"] = "given" if has_scaler else "none"
         record = json.dumps(fields).encode().ljust(RECORD_NBYTES)
         assert len(record) == RECORD_NBYTES, "the settings have outgrown their record"
         return record

@@ -169,12 +169,15 @@ def _even_out_groups(group: dist.ProcessGroup, device: torch.device) -> None:
     names = dist.distributed_c10d._world.pg_names
     numbers = Transport(group, device).all_gather(torch.tensor([len(names)], device=device))
     while len(names) < int(numbers.max()):
-        dist.new_group([dist.get_rank()], use_local_synchronization=True)
+        dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
 
 
 def _private_group(ranks: list[int], timeout: timedelta | None) -> dist.ProcessGroup:
-    """A group of the same ranks, whose traffic is the engine's alone."""
-    group = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
+    """A group of the same ranks, whose traffic is the engine's alone.
+
+    The default group, whose backend it would else be, may have another.
+    """
+    group = dist.new_group(ranks, timeout, backend="gloo", use_local_synchronization=True)
     assert isinstance(group, dist.ProcessGroup)  # this rank is among them
     return group
 

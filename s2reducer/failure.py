@@ -12,11 +12,13 @@ class Failure:
 
     Attributes:
         error: the first exception, or None.
+        step: in which it came.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.error: Exception | None = None
+        self.step = 0
         self._text = ""
         self._refused_from = 0
 
@@ -28,16 +30,18 @@ class Failure:
     def report(self, error: Exception, where: Job | int, refused_from: int = 0) -> S2Error:
         """The error to raise; from step ``refused_from`` on the state refuses to work.
 
-        ``where`` is the bucket, or the number of the step in which there was none yet.
+        ``where`` is the bucket, or the number of the step in which there was none yet.  What the
+        bucket's step leaves is rejected.
         """
-        place = f"step {where}"
-        if isinstance(where, Job):
-            place = (
-                f"step {where.step}, {where.layout.describe()}, plan {where.plan}, {where.round}"
-            )
+        if isinstance(where, int):
+            step, place = where, f"step {where}"
+        else:
+            step = where.step
+            place = f"step {step}, {where.layout.describe()}, plan {where.plan}, {where.round}"
+            where.residuals.reject()
         raised = S2Error(f"{place}: {error}")
         with self._lock:
             if self.error is None:
-                self.error, self._text = error, str(raised)
+                self.error, self.step, self._text = error, step, str(raised)
                 self._refused_from = refused_from
         return raised

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from s2reducer.chooser import Chooser
-from s2reducer.config import Config
+from s2reducer.config import MAX_RANKS, Config
 from s2reducer.constants import FLOOR_NBYTES, ON_DEVICES
 from s2reducer.device_lists import missing
 from s2reducer.engine import engine_of
@@ -80,6 +80,12 @@ def all_reduce(
     transport = Transport(group, tensor.device)
     if tensor.is_sparse:
         _check_coo(tensor, transport)
+    config.check_world_size(transport.world_size)
+    if config.deterministic and transport.way is None and transport.world_size > 1:
+        raise ValueError(
+            "deterministic=True is for a tensor on the CPU of a gloo group, or on a CUDA device of "
+            f"an NCCL group, but this one is on {tensor.device.type} over {transport.backend}"
+        )
     with torch.no_grad():
         if transport.world_size == 1:
             return tensor.coalesce() if tensor.is_sparse else tensor
@@ -157,7 +163,7 @@ def _reduce(
             return lambda values: _as_the_backend_does(buffer, values, job.divisor)
         if buffer.is_sparse and buffer.dtype in _INTEGERS:
             return lambda values: sum_of_integers(buffer, values)
-        reason = _dense_reason(buffer, config)
+        reason = _dense_reason(buffer, config, transport.world_size)
         if buffer.is_sparse and reason is not None:
             return lambda values: _as_the_backend_does(buffer, values, job.divisor)
         if reason is not None:
@@ -178,7 +184,7 @@ def _reduce(
         if buffer.is_sparse:
             plan = begin_rows(job, index)
             return lambda: _the_only(plan())
-        reason = _dense_reason(buffer, config)
+        reason = _dense_reason(buffer, config, transport.world_size)
         if reason is None and lacks is not None:
             reason = f"sketch, for which {lacks}"
         if reason is not None:
@@ -216,9 +222,11 @@ def _as_the_backend_does(tensor: Tensor, transport: Transport, divisor: float) -
     return coalesced.coalesce()
 
 
-def _dense_reason(buffer: Tensor, config: Config) -> str | None:
+def _dense_reason(buffer: Tensor, config: Config, world_size: int) -> str | None:
     if buffer.dtype in _INTEGERS:
         return "whole numbers"
+    if world_size > MAX_RANKS and (buffer.is_sparse or config.plan == "auto"):
+        return f"more than {MAX_RANKS} ranks"
     reason = config.dense_reason(buffer.dtype)
     if reason is not None or buffer.is_sparse:
         return reason

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from s2reducer.ddp_module import reduced_parameters
 from s2reducer.state import S2State, complex_sentence
 
 
@@ -66,17 +67,10 @@ def register(ddp: DistributedDataParallel, **settings: Any) -> S2State:
         raise TypeError("register() takes the process group from the module: leave it out")
     if ddp._comm_hooks:
         raise ValueError("this module has a communication hook already, and can have only one")
-    reduced = {
-        name: parameter
-        for name, parameter in ddp.module.named_parameters()
-        if parameter.requires_grad and name not in ddp.parameters_to_ignore
-    }
-    for name, parameter in reduced.items():
+    for name, parameter in reduced_parameters(ddp):
         if parameter.is_complex():
             raise TypeError(complex_sentence(name))
     state = S2State(ddp.process_group, **settings)
-    state._module.set(ddp)
-    for name, parameter in reduced.items():
-        state._layouts.record(parameter, name)
+    state._belong_to(ddp)
     ddp.register_comm_hook(state, s2_hook)
     return state

@@ -49,7 +49,7 @@ def selected(job: Job) -> list[bool]:
 
 def owes_array(config: Config, record: ParameterRecord) -> bool:
     """Whether these settings may leave an array of a parameter (``residuals.py``)."""
-    if not config.error_feedback or record.dtype not in _DTYPES:
+    if not config.error_feedback or record.is_table or record.dtype not in _DTYPES:
         return False
     return narrows(config, record.dtype) or _selects_from(config, record)
 

@@ -162,7 +162,7 @@ class _Selector:
 
     def share_scores(self, transport: Transport) -> None:
         """Sums the scores over the ranks, so that all of them choose the same."""
-        share_scores(self._segments, transport)
+        share_scores(self._segments, transport, self._job.config.deterministic)
 
     def choose(self) -> None:
         """Sets the bits of the blocks that are to be sent."""

@@ -138,7 +138,7 @@ class Residuals:
     def settle(self) -> None:
         """Makes what the step has left count, unless it was rejected; calling it again is fine."""
         step, self._step = self._step, _Step(rejected=self._step.rejected)
-        self._settle_on_device()
+        self._settle_on_device(step.rejected)
         if step.rejected:
             self._spare.update(step.arrays)
             return
@@ -151,11 +151,11 @@ class Residuals:
         for key, change, adds in step.changes:
             _change(self.array(self._owed[key].record), change, adds)
 
-    def _settle_on_device(self) -> None:
+    def _settle_on_device(self, is_rejected: bool) -> None:
         flags = list(self._not_finite.values())
         if not flags:
             return
-        rejected = torch.cat(flags).any()
+        rejected = torch.cat(flags).any() | is_rejected
         for owed in self._owed.values():
             if owed.grid is not None:
                 owed.grid.settle(rejected)

@@ -110,17 +110,22 @@ class Resumption:
         residuals: Residuals,
         place: tuple[int, int],
         config: Config,
+        rows_are_exact: bool,
     ) -> None:
         """To the parameters that have become known since the last call.
 
         On another rank or world size nothing is owed: a rank's debts are in units of its own
         gradient, and in another world somebody else may have them or nobody.  Nor is what the
-        settings would never deliver.
+        settings would never deliver, as of COO gradients where ``rows_are_exact``.
         """
         self.check(records)
         rank, world_size = place
         there = (self.saved["rank"], self.saved["world_size"])
         dropped = unwanted = 0
+
+        def owes_blocks(record: ParameterRecord) -> bool:
+            return config.owes_blocks and not (record.is_table and rows_are_exact)
+
         pairs = zip(records, self.saved["parameters"], strict=False)
         for record, saved in list(pairs)[self._done :]:
             record.unions = list(saved["unions"])
@@ -128,7 +133,7 @@ class Resumption:
                 continue
             if place != there:
                 dropped += 1
-            elif owes_array(config, record) if "owed" in saved else config.owes_blocks:
+            elif owes_array(config, record) if "owed" in saved else owes_blocks(record):
                 residuals.load(record, saved)
             else:
                 unwanted += 1
@@ -140,8 +145,8 @@ class Resumption:
             )
         if unwanted:
             warnings.warn(
-                f"this state was saved with other settings of what is sent later: what {unwanted} "
-                "parameters owed is dropped, as these settings would never send it",
+                f"this state was saved with other settings of what is sent later, or over another "
+                f"backend: what {unwanted} parameters owed is dropped, as it would never be sent",
                 stacklevel=2,
             )
         self._done = len(records)

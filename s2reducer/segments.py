@@ -64,7 +64,7 @@ class ParameterRecord:
     sums over them, of the blocks that were live on this rank and on any rank.  ``dense_in_a_row``
     counts the last comparisons, in a row, by which it went dense: the same on all ranks.
     ``unions`` are the blocks that were live on any rank in the first step and in the last steps in
-    which it went into a sketch.
+    which it went into a sketch.  ``is_table`` tells whether its gradient is COO, as far as known.
     """
 
     name: str | None
@@ -77,6 +77,7 @@ class ParameterRecord:
     union_live: int = 0
     dense_in_a_row: int = 0
     unions: list[int] = field(default_factory=list, repr=False)
+    is_table: bool = False
     plan: str = "none"
     reason: str = "not reduced yet"
 
@@ -108,7 +109,7 @@ class ParameterRecord:
 
     def set_blocks(self, block: int, nblocks: int) -> None:
         """Of a COO gradient, whose rows are its blocks whatever their length."""
-        self.block, self.nblocks = block, nblocks
+        self.block, self.nblocks, self.is_table = block, nblocks, True
 
     def density(self) -> float | None:
         """Live blocks of this rank over all blocks, the mean over steps; None if never counted."""

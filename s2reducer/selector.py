@@ -56,10 +56,19 @@ class _Scored(Protocol):
     scores: Tensor
 
 
-def share_scores(segments: Sequence[_Scored], transport: Transport) -> None:
-    """Sums the scores over the ranks, so that all of them choose the same."""
+def share_scores(segments: Sequence[_Scored], transport: Transport, in_order: bool) -> None:
+    """Sums the scores over the ranks, so that all of them choose the same.
+
+    An AllReduce adds in an order that depends on the place of a score in the bucket; ``in_order``
+    is that of the ranks, for P/2 times the bytes.
+    """
     total = torch.cat([segment.scores for segment in segments])
-    transport.sum(total)
+    if in_order:
+        total, *others = transport.all_gather(total)
+        for scores in others:
+            total += scores
+    else:
+        transport.sum(total)
     sizes = [segment.scores.numel() for segment in segments]
     parts = torch.split_with_sizes(total, sizes)
     for segment, scores in zip(segments, parts, strict=True):
@@ -110,7 +119,7 @@ class Selector:
 
     def share_scores(self, transport: Transport) -> None:
         """Sums the scores over the ranks, so that all of them choose the same."""
-        share_scores(self._segments, transport)
+        share_scores(self._segments, transport, self._job.config.deterministic)
 
     def choose(self) -> None:
         """Sets the bits of the blocks that are to be sent."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from s2reducer import ops
+from s2reducer.config import MAX_RANKS
 from s2reducer.constants import FLOOR_NBYTES, Cost
 from s2reducer.device import future_on
 from s2reducer.device_lists import missing
@@ -47,7 +48,7 @@ class Sender:
 
     COO gradients come one table a bucket, and each would take all the rounds of one.  So those that
     follow one another wait for the last of them and travel as one.  In an ordered engine a bucket
-    waits for the next one's index.  Whether a bucket waits is known on all ranks alike: it does if
+    waits for the next one's index.  Whether a bucket waits is known on all ranks alike: it may if
     another came after it in its last step.
 
     Args:
@@ -69,12 +70,14 @@ class Sender:
         self._engine: Engine | OrderedEngine | None = None
         self._waiting: list[tuple[Job, Future[Outcome[Tensor]]]] = []
 
-    def send(self, job: Job, place: int, last: bool) -> Future[Tensor]:
-        """Sends the bucket number ``place`` of its step, which may be known to be the last."""
+    def send(self, job: Job, place: int, waits: bool) -> Future[Tensor]:
+        """Sends the bucket number ``place`` of its step, which may wait for the next or not."""
         begun = time.perf_counter()
         self._ledger.bucket_begun(job)
         lossy = is_lossy(job)
         reason = _dense_reason(job, lossy)
+        if reason is not None and job.config.deterministic:
+            _refuse_to_vary(job, reason)
         joins = reason is None and job.buffer.is_sparse
         if self._waiting and not (joins and job.buffer.dtype == self._waiting[0][0].buffer.dtype):
             self.flush(more_follows=True)
@@ -88,7 +91,6 @@ class Sender:
             self._engine = new(job.transport.group, job.buffer.device)
         job.plan = job.config.plan
         job.residuals.in_use |= _owes(job, lossy)
-        waits = job.layout.memory.followed and not last
         if isinstance(self._engine, Engine) and lossy:
             lanes = self._engine.submit(job, partial(lossy_stage, job), self._lanes_done)
             return self._finish_later(job, [lanes], [], place, begun)
@@ -225,7 +227,7 @@ class Sender:
     def _flush_after_backward(self) -> None:
         """Should this time none follow: before DDP's own callback, which waits for all buckets.
 
-        Outside of a backward pass, as under join(), buckets come in their full order.
+        Outside of a backward pass, where a hook is called by itself, the caller knows the order.
         """
         with suppress(RuntimeError):
             torch.autograd.Variable._execution_engine.queue_callback(self.flush)
@@ -318,6 +320,12 @@ def _reject_unless_finite(job: Job, result: Tensor) -> None:
         job.residuals.reject()
 
 
+def _refuse_to_vary(job: Job, reason: str) -> None:
+    """Raises ValueError where an AllReduce would sum in an order that depends on the buckets."""
+    if job.transport.world_size > 1 and job.buffer.numel() > 0:
+        raise ValueError(f"deterministic=True cannot be kept by an AllReduce: {reason}")
+
+
 def _dense_reason(job: Job, lossy: bool) -> str | None:
     """Why the bucket does not go through the lanes; else sets what is compared there.
 
@@ -332,6 +340,8 @@ def _dense_reason(job: Job, lossy: bool) -> str | None:
     if transport.way is None:
         place = f"{buffer.device.type} over {transport.backend}"
         return f"on {place}, where only dense is supported"
+    if transport.world_size > MAX_RANKS and (buffer.is_sparse or config.plan == "auto"):
+        return f"on more than {MAX_RANKS} ranks, where only dense is supported"
     if buffer.dtype not in WIRE_DTYPES:
         return f"{dtype_name(buffer.dtype)}, for which only dense is supported"
     if transport.way == ORDERED:

@@ -9,13 +9,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.amp import GradScaler
 from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
 
 from s2reducer.bucket_order import BucketOrder
 from s2reducer.capture import refusal
 from s2reducer.chooser import Chooser
 from s2reducer.config import Config, first_difference
 from s2reducer.constants import ON_DEVICES
-from s2reducer.ddp_module import DdpModule
+from s2reducer.ddp_module import DdpModule, module_with, reduced_parameters, tables_of
 from s2reducer.device import is_capturing
 from s2reducer.device_lists import missing
 from s2reducer.errors import S2Error
@@ -122,6 +123,15 @@ class S2State:
         self.step = 0
         self._begin()
 
+    def _belong_to(self, module: DistributedDataParallel) -> None:
+        """Takes the parameters' names from their module, and their order: that of DDP's buckets
+        changes with its settings, and in the first step."""
+        self._module.set(module)
+        tables = tables_of(module)
+        for name, parameter in reduced_parameters(module):
+            record = self._layouts.record(parameter, name)
+            record.is_table = id(parameter) in tables
+
     def _begin(self) -> None:
         """What belongs to a process and its model, and is not kept across pickling."""
         config = self.config
@@ -204,7 +214,8 @@ class S2State:
         every rank, between two steps.
 
         That is the step, what is owed and, for the plan ``sketch``, how large unions were.  What
-        ``auto`` has measured is not kept: it measures anew.
+        ``auto`` has measured is not kept: it measures anew.  After an S2Error it is what there was
+        before the step that failed.
         """
         if self._transport is None and self._resumption is not None:
             return self._resumption.saved
@@ -212,7 +223,8 @@ class S2State:
         place = (0, 0)
         if self._transport is not None:
             place = (self._transport.rank, self._transport.world_size)
-        return save(self.step, place, records, self._residuals, self.config)
+        step = self.step if self._failure.error is None else max(0, self._failure.step - 1)
+        return save(step, place, records, self._residuals, self.config)
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Goes on where ``state_dict`` was called; to be called before the first step.
@@ -258,13 +270,18 @@ class S2State:
         try:
             layout = self._admit(bucket)
         except Exception as error:
+            self._residuals.reject()
+            self._sender.give_up(error)
             raise self._failure.report(error, self.step) from error
         # Again: the bucket may have begun the first step that is refused.
         self._failure.refuse(self.step)
         try:
             job = self._job(bucket.buffer(), layout)
             self._compare_with_others(job)
-            return self._sender.send(job, self._place, bucket.is_last())
+            # Where a bucket that waits is sent can depend on how a rank's backward pass is made,
+            # and one that has joined has none.
+            waits = layout.memory.followed and not bucket.is_last() and not self._module.joins
+            return self._sender.send(job, self._place, waits)
         except Exception as error:
             self._sender.give_up(error)
             raise self._failure.report(error, job or self.step) from error
@@ -285,6 +302,8 @@ class S2State:
                 "s2_hook needs the buckets of DDP's C++ reducer, but was given a single gradient: "
                 'set torch._dynamo.config.optimize_ddp to something other than "python_reducer"'
             )
+        if self._transport is None and not self._module.is_known:
+            self._look_for_module()
         parameters = bucket.parameters()
         known = all(map(self._layouts.knows, parameters))
         for parameter in parameters:
@@ -295,17 +314,17 @@ class S2State:
             self._sender.flush()
             self._ledger.step_begins(previous=self.step)
             self.step += 1
-            self._module.check_join()
+            self._module.check_join(self.scaler is not None and self.config.owes)
             self._begin_residuals()
             if self._resumption is not None and self._resumption.done:
                 self._resumption = None  # and what it holds
         self._place = 0 if begins else self._place + 1
         layout = self._layouts.layout(parameters)
         if self._resumption is not None and not layout.memory.compared:
-            group = self.process_group or dist.group.WORLD
-            place = (dist.get_rank(group), dist.get_world_size(group))
-            records = self._layouts.records()
-            self._resumption.give(records, self._residuals, place, self.config)
+            transport = self._transport or self._connect(bucket.buffer().device)
+            place = (transport.rank, transport.world_size)
+            records, exact = self._layouts.records(), transport.way == ORDERED
+            self._resumption.give(records, self._residuals, place, self.config, exact)
         if self._previous is not None:
             self._previous.memory.followed = not begins
         self._previous = layout
@@ -317,6 +336,12 @@ class S2State:
             )
         return layout
 
+    def _look_for_module(self) -> None:
+        """Where the hook has been registered by hand."""
+        module = module_with(self)
+        if module is not None:
+            self._belong_to(module)
+
     def _begin_residuals(self) -> None:
         """What is owed is taken at the scale of this step.
 
@@ -327,6 +352,8 @@ class S2State:
         residuals.begin_step(1.0 if scaler is None else scaler.get_scale())
         if scaler is not None or not residuals.rejected or not residuals.in_use:
             return
+        if self._module.joins:
+            return  # a rank that has no inputs left changes no parameters
         if all(bool(parameter.isfinite().all()) for parameter in self._layouts.parameters()):
             raise ValueError(
                 "the step before was skipped, as its gradients were not finite, so that a "
@@ -336,6 +363,11 @@ class S2State:
 
     def _job(self, buffer: Tensor, layout: Layout) -> Job:
         transport = self._transport or self._connect(buffer.device)
+        if transport.way is not None and buffer.device != transport.device:
+            raise ValueError(
+                f"the {layout.describe()} is on {buffer.device}, but those before were on "
+                f"{transport.device}: all gradients of a module must be on one device"
+            )
         return Job(
             buffer=buffer,
             layout=layout,
@@ -352,8 +384,9 @@ class S2State:
         group = self.process_group or dist.group.WORLD
         if group is None:
             raise RuntimeError("there is no default process group: call init_process_group() first")
-        self._module.check_group(self, group)
+        self._module.check_group(group)
         transport = Transport(group, device)
+        self.config.check_world_size(transport.world_size)
         if transport.way == ORDERED:
             self._chooser.keep_to(ON_DEVICES)
         return transport
@@ -370,7 +403,8 @@ class S2State:
             return
         if self._transport is None:
             is_whole = not (self.config.takes_kernels and missing(device, "sketch_peel"))
-            records = transport.all_gather_records(self.config.record(is_whole), device)
+            record = self.config.record(is_whole, has_scaler=self.scaler is not None)
+            records = transport.all_gather_records(record, device)
             difference = first_difference(records)
             if difference is not None:
                 raise ValueError(difference)

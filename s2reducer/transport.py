@@ -57,6 +57,7 @@ class Transport:
 
     Attributes:
         group: the process group.
+        device: on which its tensors are.
         rank, world_size: within the group.
         backend: its name for tensors on the device.
         way: how buckets may travel sparsely: ``LANES``, ``ORDERED``, or None for not at all.
@@ -75,6 +76,7 @@ class Transport:
                 f"group uses {backend!r} for tensors on {device.type}"
             )
         self._group: dist.ProcessGroup | None = group
+        self.device = device
         self.backend = backend
         self.way = _WAYS.get((backend, device.type))
         self.rank = dist.get_rank(group)

@@ -134,7 +134,7 @@ def fail_to_join(failing: int, in_callback: bool) -> dict[str, str]:
     with pytest.MonkeyPatch.context() as patch:
         if in_callback:
             send = Sender.send
-            patch.setattr(Sender, "send", lambda self, job, place, _: send(self, job, place, False))
+            patch.setattr(Sender, "send", lambda self, job, place, _: send(self, job, place, True))
             for layout in state._layouts._layouts.values():
                 layout.memory.followed = True
         if dist.get_rank() == failing:

@@ -12,6 +12,7 @@ from pairs import FLAGS, LEAST_BUCKETS, STEPS, Pair, given, make_tables
 from ranks import EXACT_UNIT, SKETCH, Given, Ranks, assert_same_on_all_ranks, cases, exact_gradient
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 import s2reducer
@@ -67,16 +68,50 @@ def join_by_those_who_are_left(way: str, batches: list[int]) -> tuple[str, list[
     return "", means
 
 
+@pytest.mark.parametrize("way", ["register", "by hand"])
 @pytest.mark.parametrize("batches", [[3, 1, 2], [0, 2, 2]])
-def test_a_mean_over_those_who_are_left_is_refused(ranks: Ranks, batches: list[int]) -> None:
-    for text, means in ranks.run(3, join_by_those_who_are_left, "register", batches):
+def test_a_mean_over_those_who_are_left_is_refused(
+    ranks: Ranks, batches: list[int], way: str
+) -> None:
+    for text, means in ranks.run(3, join_by_those_who_are_left, way, batches):
         assert "step 1: join(divide_by_initial_world_size=False) is not supported" in text
         assert means == []
 
 
-def test_without_register_the_mean_stays_over_all_ranks(ranks: Ranks) -> None:
-    answers = ranks.run(3, join_by_those_who_are_left, "by hand", [3, 1, 2])
-    assert [means for _, means in answers] == [[12.0, 8.0, 4.0], [12.0], [12.0, 8.0]]
+class Reentrant(nn.Module):
+    """Two tables, one of them behind a checkpoint with a backward pass of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = (nn.Embedding(400, 8, sparse=True) for _ in range(2))
+
+    def forward(self, rows: Tensor, factor: Tensor) -> Tensor:
+        outer = self.outer(rows)  # whose gradient comes after that of what is computed later
+        inner = checkpoint(lambda by: self.inner(rows) * by, factor, use_reentrant=True)
+        return (inner + outer).sum()
+
+
+def join_with_an_inner_backward_pass(batches: list[int]) -> list[float]:
+    """What the rows that all ranks have got in each step, of a sum of two tables."""
+    ddp = DistributedDataParallel(Reentrant())
+    s2reducer.register(ddp, plan="owner")
+    means = []
+    with ddp.join():
+        for step in range(batches[dist.get_rank()]):
+            ddp.zero_grad()
+            rows = torch.tensor([3, 5 + step + dist.get_rank()])
+            ddp(rows, torch.full((1,), 2.0, requires_grad=True)).backward()
+            grads = [ddp.module.inner.weight.grad, ddp.module.outer.weight.grad]
+            means.append(sum(float(grad.to_dense()[3, 0]) for grad in grads))
+    return means
+
+
+def test_joining_where_a_backward_pass_has_another_inside(ranks: Ranks) -> None:
+    """Tables do not wait for one another: the inner pass would end their waiting on some ranks."""
+    assert ranks.run(2, join_with_an_inner_backward_pass, [STEPS, 2]) == [
+        [3.0, 3.0, *[1.5] * (STEPS - 2)],
+        [3.0, 3.0],
+    ]
 
 
 # ------------------------------------------------------------------------------------------------

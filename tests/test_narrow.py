@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Given, Ranks, assert_same_on_all_ranks, world_sizes
+from ranks import Given, Ranks, assert_same_on_all_ranks, cases, world_sizes
 from seeds import SEED
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -186,8 +186,8 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("rows", cases([*ROWS], "of some ranks"))
+@pytest.mark.parametrize("plan", cases(PLANS, "owner", "gather"))
 def test_nothing_is_owed_for_ever(ranks: Ranks, plan: str, rows: str) -> None:
     """A rank that sums rows which it never has sends what it owes of them, too."""
     of_ranks = list(ROWS[rows])

@@ -257,3 +257,28 @@ def test_the_density_falls_by_the_same_factor() -> None:
     kept = [select.keep(100_000_000, step) / 1e8 for step in range(1, 7)]
     assert kept == pytest.approx([1.0, 0.01**0.25, 0.1, 0.01**0.75, 0.01, 0.01], abs=1e-7)
     assert [TopK(0.07).keep(n, 1) for n in (1, 7, 8, 100)] == [1, 1, 1, 7]
+
+
+def choices_in_buckets(seed: int, before: list[int], deterministic: bool) -> list[bool]:
+    """Whether the same blocks are chosen behind so many others of the same bucket.
+
+    Their energies add up to one over the ranks, up to a last bit that the order of the sum decides.
+    """
+    rank, nranks = dist.get_rank(), dist.get_world_size()
+    numbers = torch.Generator().manual_seed(seed % 2**31)
+    shares = torch.rand(nranks, 1000, generator=numbers)
+    own = torch.randn(1000, 64, generator=numbers.manual_seed(seed % 2**31 + rank))
+    own *= (shares[rank] / shares.sum(0)).sqrt().unsqueeze(1) / own.norm(dim=1, keepdim=True)
+    results = []
+    for count in before:
+        ddp = DistributedDataParallel(Given(torch.zeros(1000, 64), torch.zeros(count, 64)))
+        select = SharedTopK(0.3, least_numel=1)
+        s2reducer.register(ddp, select=select, deterministic=deterministic, error_feedback=False)
+        ddp({0: own, 1: torch.ones(count, 64)}).backward()
+        results.append(ddp.module.p[0].grad)
+    return [torch.equal(result, results[0]) for result in results]
+
+
+def test_shared_choices_do_not_depend_on_the_buckets_where_that_is_asked_for(ranks: Ranks) -> None:
+    counts = [64, 1500, 2000]
+    assert ranks.run(3, choices_in_buckets, SEED, counts, True) == [[True] * 3] * 3

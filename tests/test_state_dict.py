@@ -299,7 +299,7 @@ def test_what_other_settings_would_never_send_is_dropped_and_they_say_so(
     ranks: Ranks, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     for text, kept in ranks.run(2, other_settings, SEED, before, after):
-        assert "parameters owed is dropped, as these settings would never send it" in text
+        assert "parameters owed is dropped, as it would never be sent" in text
         assert not kept
 
 
