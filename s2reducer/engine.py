@@ -16,7 +16,7 @@ from torch.futures import Future
 
 from s2reducer.errors import Disagreement
 from s2reducer.job import Job
-from s2reducer.transport import Transport
+from s2reducer.transport import Transport, wait_until_released
 from s2reducer.worker import Begun, Lane, Outcome, Result, attempt
 
 
@@ -107,14 +107,12 @@ class Engine:
             for lane in (self._index_lane, self._values_lane):
                 lane.end()  # what is put from now on fails at once
 
-    def finish(self, deadline: float) -> None:
-        """Waits until the lanes are idle; not beyond this time of ``time.monotonic()``."""
+    def finish(self, deadline: float) -> bool:
+        """Ends the lanes once they are idle; False if not by this time of ``time.monotonic()``."""
         for lane in (self._index_lane, self._values_lane):
-            idle = threading.Event()
-            lane.put(idle.set)
-            idle.wait(max(0.0, deadline - time.monotonic()))
-            if self._failed():  # then lanes end, and what is put is not run by their threads
-                lane.thread.join(max(0.0, deadline - time.monotonic()))
+            lane.end()
+            lane.thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self.threads)
 
     def _attempt(self, action: Callable[[], Result]) -> Outcome[Result]:
         """Nothing is tried after a failure: ranks may have gone different ways."""
@@ -136,7 +134,8 @@ _engines: "weakref.WeakKeyDictionary[dist.ProcessGroup, Engine]" = weakref.WeakK
 # All engines, also those whose process group is gone.
 _at_work: "weakref.WeakSet[Engine]" = weakref.WeakSet()
 
-# How long an exit waits for lanes: more than what they do takes, unless they wait for a peer.
+# How long an exit waits for lanes and gloo: more than what they do takes, unless they wait for a
+# peer.
 _EXIT_SECONDS = 2.0
 
 
@@ -144,11 +143,17 @@ _EXIT_SECONDS = 2.0
 def _finish_all() -> None:
     """Before the interpreter ends: a thread that comes back from torch after that aborts.
 
-    One that waits for a peer which never comes does not come back, and ends with the process.
+    gloo's threads come back, too, to release callbacks and tensors of collectives that are done.
+    Those of the private groups are joined with their groups; those of the user's group stay, but
+    have nothing left to release.
+
+    A thread that waits for a peer which never comes does not come back, and ends with the process.
     """
     deadline = time.monotonic() + _EXIT_SECONDS
-    for engine in list(_at_work):
-        engine.finish(deadline)
+    idle = [engine for engine in list(_at_work) if engine.finish(deadline)]
+    if wait_until_released(deadline):  # or a group would wait for what is on its way
+        for engine in idle:
+            engine.close()
 
 
 def engine_of(group: dist.ProcessGroup, device: torch.device) -> Engine:

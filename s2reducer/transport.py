@@ -11,7 +11,9 @@ Bytes are those that one rank sends in a ring of P ranks: 2 (P-1)/P of an AllRed
 times the piece of an all-gather.
 """
 
+import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -34,6 +36,10 @@ _WAYS = {("gloo", "cpu"): LANES, ("nccl", "cuda"): ORDERED}
 _FILLED_SHARE = 0.05
 _ROUND_NBYTES = 16 * 1024
 
+# Of tensors that gloo was given and may still hold.
+_lent: list[weakref.ref[Tensor]] = []
+_lent_lock = threading.Lock()
+
 
 def backend_of(group: dist.ProcessGroup, device: torch.device) -> str:
     """The name of the group's backend for tensors on ``device``, in lower case.
@@ -50,6 +56,29 @@ def backend_of(group: dist.ProcessGroup, device: torch.device) -> str:
 def ring_nbytes(nbytes: int, world_size: int) -> int:
     """What each of so many ranks sends of an AllReduce of so many bytes."""
     return 2 * (world_size - 1) * nbytes // world_size
+
+
+def _lend(tensor: Tensor) -> Tensor:
+    """The same elements for a collective, in a tensor that dies when gloo lets go of it."""
+    lent = tensor.detach()
+    with _lent_lock:
+        _lent[:] = [other for other in _lent if other() is not None]
+        _lent.append(weakref.ref(lent))
+    return lent
+
+
+def wait_until_released(deadline: float) -> bool:
+    """Waits until gloo has let go of what it was lent; False if not by ``deadline``.
+
+    Its thread completes a future first and releases callbacks and tensors afterwards, for which it
+    needs the interpreter.  A weak reference's own callback would be run by that very thread, which
+    would still be about to come back from it, so this looks again and again.
+    """
+    while any(lent() is not None for lent in _lent):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 class Transport:
@@ -200,6 +229,8 @@ class Transport:
         return self._begin_sum(tensor)
 
     def _begin_sum(self, tensor: Tensor) -> "torch.futures.Future[list[Tensor]]":
+        if self.backend == "gloo" and not tensor.is_sparse:  # whose elements a sum replaces
+            tensor = _lend(tensor)
         work = collectives.all_reduce(tensor, group=self.group, async_op=True)
         future: torch.futures.Future[list[Tensor]] = work.get_future()
         return future
