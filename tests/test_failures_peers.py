@@ -300,9 +300,9 @@ def test_survivors_of_a_peer_that_hangs_can_exit(tmp_path: Path, name: str) -> N
 # ------------------------------------------------------------------------------------------------
 
 
-def exit_with_jobs_in_flight(folder: str) -> list[bool]:
+def exit_with_jobs_in_flight(plan: str, folder: str) -> list[bool]:
     """Rank 0's jobs wait for rank 1, which brings none, and stays until rank 0 is gone."""
-    state, bucket = S2State(plan="owner"), Bucket(torch.zeros(1 << 16))
+    state, bucket = S2State(plan=plan), Bucket(torch.zeros(1 << 16))
     s2_hook(state, bucket).wait()
     if dist.get_rank() == 0:
         return [s2_hook(state, bucket).done() for _ in range(3)]
@@ -312,7 +312,8 @@ def exit_with_jobs_in_flight(folder: str) -> list[bool]:
 
 
 @pytest.mark.slow
-def test_a_process_can_exit_with_jobs_in_flight(tmp_path: Path) -> None:
-    assert live_in_processes(tmp_path, 2, exit_with_jobs_in_flight, str(tmp_path)) == [0, 0]
+@pytest.mark.parametrize("plan", ["owner", "dense"])
+def test_a_process_can_exit_with_jobs_in_flight(tmp_path: Path, plan: str) -> None:
+    assert live_in_processes(tmp_path, 2, exit_with_jobs_in_flight, plan, str(tmp_path)) == [0, 0]
     assert answers_in(tmp_path, 0) == [[False] * 3]
     assert (tmp_path / "errors0").read_text() == ""
