@@ -97,3 +97,11 @@ def module_with(state: object) -> DistributedDataParallel | None:
         if any(registered is state for _, registered in module._comm_hooks):
             return module
     return None
+
+
+def complex_sentence(label: str) -> str:
+    """Why the parameter ``label`` is refused."""
+    return (
+        f"parameter {label} is complex, but gradients must be float32, float64, float16 or "
+        "bfloat16: keep its real and imaginary parts as a float parameter (torch.view_as_real)"
+    )

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from s2reducer.ddp_module import reduced_parameters
-from s2reducer.state import S2State, complex_sentence
+from s2reducer.ddp_module import complex_sentence, reduced_parameters
+from s2reducer.state import S2State
 
 
 def s2_hook(

@@ -14,13 +14,18 @@ from torch.nn.parallel import DistributedDataParallel
 from s2reducer.bucket_order import BucketOrder
 from s2reducer.capture import refusal
 from s2reducer.chooser import Chooser
-from s2reducer.config import Config, first_difference
+from s2reducer.comparison import compare_bucket, compare_settings
+from s2reducer.config import Config
 from s2reducer.constants import ON_DEVICES
-from s2reducer.ddp_module import DdpModule, module_with, reduced_parameters, tables_of
+from s2reducer.ddp_module import (
+    DdpModule,
+    complex_sentence,
+    module_with,
+    reduced_parameters,
+    tables_of,
+)
 from s2reducer.device import is_capturing
-from s2reducer.device_lists import missing
 from s2reducer.errors import S2Error
-from s2reducer.exchange import Header, compare, identity
 from s2reducer.failure import Failure
 from s2reducer.job import Job
 from s2reducer.ledger import Ledger
@@ -65,9 +70,10 @@ class S2State:
         scaler: the ``torch.amp.GradScaler`` of a training that has one, so that what is kept is in
             the units of the unscaled gradient.
 
-    All but ``process_group`` and ``scaler`` must be the same on all ranks, which is checked in the
-    first step.  A state can be pickled and copied, without its group, its scaler and its report.
-    COO and float64 gradients are neither selected from nor rounded.
+    All but ``process_group`` must be the same on all ranks, which is checked in the first step; of
+    ``scaler``, whether it is given, where something may be owed.  A state can be pickled and
+    copied, without its group, its scaler and its report.  COO and float64 gradients are neither
+    selected from nor rounded.
 
     Attributes:
         config: the settings.
@@ -270,9 +276,7 @@ class S2State:
         try:
             layout = self._admit(bucket)
         except Exception as error:
-            self._residuals.reject()
-            self._sender.give_up(error)
-            raise self._failure.report(error, self.step) from error
+            raise self._failed(error, self.step) from error
         # Again: the bucket may have begun the first step that is refused.
         self._failure.refuse(self.step)
         try:
@@ -283,8 +287,13 @@ class S2State:
             waits = layout.memory.followed and not bucket.is_last() and not self._module.joins
             return self._sender.send(job, self._place, waits)
         except Exception as error:
-            self._sender.give_up(error)
-            raise self._failure.report(error, job or self.step) from error
+            raise self._failed(error, job or self.step) from error
+
+    def _failed(self, error: Exception, where: Job | int) -> S2Error:
+        """The error to raise; other ranks are told, as this rank may have failed alone."""
+        self._residuals.reject()
+        self._sender.give_up(error)
+        return self._failure.report(error, where)
 
     def _refuse_capture(self, bucket: Any) -> None:
         """Before anything has been done for the bucket, so that the state stays as it is."""
@@ -392,39 +401,18 @@ class S2State:
         return transport
 
     def _compare_with_others(self, job: Job) -> None:
-        """Rounds of the first step, of new buckets, and of ``check_every``.
-
-        Ranks that are set differently, or reduce different models, all raise the same.
-        """
-        transport, device = job.transport, job.buffer.device
+        """Rounds of the first step, of new buckets, and of ``check_every``."""
+        transport, layout = job.transport, job.layout
         if transport.world_size == 1:
             self._transport = transport
-            job.layout.memory.compared = True
+            layout.memory.compared = True
             return
         if self._transport is None:
-            is_whole = not (self.config.takes_kernels and missing(device, "sketch_peel"))
-            record = self.config.record(is_whole, has_scaler=self.scaler is not None)
-            records = transport.all_gather_records(record, device)
-            difference = first_difference(records)
-            if difference is not None:
-                raise ValueError(difference)
+            compare_settings(transport, self.config, self.scaler is not None)
             self._transport = transport
         if self._place == 0:
             job.round = "comparison of the ranks' results"
-            self._replicas.compare(transport, device)
-        if not job.layout.memory.compared:
+            self._replicas.compare(transport, transport.device)
+        if not layout.memory.compared:
             job.round = "comparison of the ranks' buckets"
-            # Sketches are as large as these say, so a state that only some ranks have loaded, or
-            # another one, has to be found out.
-            unions = str([record.unions for record in job.layout.records])
-            identity_ = identity(job.layout, job.buffer.dtype, unions)
-            compare(transport, Header(identity_, job.step), device)
-            job.layout.memory.compared = True
-
-
-def complex_sentence(label: str) -> str:
-    """Why the parameter ``label`` is refused."""
-    return (
-        f"parameter {label} is complex, but gradients must be float32, float64, float16 or "
-        "bfloat16: keep its real and imaginary parts as a float parameter (torch.view_as_real)"
-    )
+            compare_bucket(transport, layout, job.dtype, job.step)
