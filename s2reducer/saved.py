@@ -56,8 +56,8 @@ def _describe(name: str | None, shape: Sequence[int]) -> str:
 class Resumption:
     """Gives the parameters what was saved of them, as they become known.
 
-    They do so in the same order as in the run that was saved: that of the model where ``register``
-    was used, else that of the first step's buckets.
+    They do so in the same order as in the run that was saved: that of the module, or of the first
+    step's buckets where buckets come from something else.
     """
 
     saved: dict[str, Any]
