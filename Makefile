@@ -37,7 +37,7 @@ help:
 	@echo '                their tests for a device, which it does not run'
 	@echo 'make sanitize   the C tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make bench      kernels beside a plain read and plain copies (BENCH_ARGS=...)'
-	@echo 'make reproduce  accuracy, bytes and step times of every method, in most of an hour;'
+	@echo 'make reproduce  accuracy, bytes and step times of every method, in half an hour;'
 	@echo '                QUICK=1 takes minutes, FULL=1 hours; goes on where it was interrupted'
 	@echo 'make dist       sdist and wheel, in dist/'
 	@echo 'make clean      removes what was built, but not .venv'
