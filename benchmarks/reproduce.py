@@ -2,7 +2,7 @@
 """The paper's experiments: accuracy, bytes and step times of every method, in one table.
 
     python benchmarks/reproduce.py --quick    # two models, five methods, one seed; some minutes
-    python benchmarks/reproduce.py            # the same with three seeds; most of an hour
+    python benchmarks/reproduce.py            # the same with three seeds; half an hour
     python benchmarks/reproduce.py --full     # five models and all methods that apply; hours
     python benchmarks/reproduce.py --full --out benchmarks/results/reproduce
 
