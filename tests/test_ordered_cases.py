@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
-from s2reducer import cuda, ops, ordered_stages, sender
+from s2reducer import comparison, cuda, functional, ops, ordered_stages, sender
 from s2reducer.device import HostCopy
 from s2reducer.exchange import HEADER_NBYTES, Header, identity, message_of
 from s2reducer.ordered_stages import begin_blocks
@@ -226,7 +226,7 @@ def build_differently(settings: dict[str, Any]) -> list[str]:
     """As if the second rank's package had no kernels for its device."""
     texts, found = [], NO_KERNELS if dist.get_rank() == 1 else None
     with nccl_like(), pytest.MonkeyPatch.context() as patches:
-        for module in (s2reducer.state, s2reducer.functional, sender):
+        for module in (comparison, functional, sender):
             patches.setattr(module, "missing", lambda device, operator: found)
         ddp = DistributedDataParallel(Given(torch.zeros(500, 16)))
         s2reducer.register(ddp, **settings)
