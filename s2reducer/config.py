@@ -138,6 +138,11 @@ class Config:
         """Whether it may be what a sketch left."""
         return self.plan == "sketch" and self.sketch.owes
 
+    @property
+    def knows_index(self) -> bool:
+        """Whether all ranks know without an index what travels, with ``select`` or ``wire``."""
+        return self.plan == "dense" or isinstance(self.select, SharedTopK)
+
     def dense_reason(self, dtype: torch.dtype) -> str | None:
         """Why these settings send gradients of ``dtype`` densely; None where they do not."""
         if self.plan == "dense":
@@ -168,6 +173,12 @@ class Config:
                 f"{needs[0]} is for up to {MAX_RANKS} ranks, but the process group has "
                 f'{world_size}: the plans "dense", "sketch" and "union" are for any number'
             )
+
+    def too_many(self, world_size: int, is_sparse: bool) -> str | None:
+        """Why gradients go dense among so many ranks, where these settings are not refused."""
+        if world_size > MAX_RANKS and (is_sparse or self.plan == "auto"):
+            return f"on more than {MAX_RANKS} ranks, where only dense is supported"
+        return None
 
     def record(self, is_whole: bool = True, has_scaler: bool = False) -> bytes:
         """The package's version and the settings, in ``RECORD_NBYTES`` bytes.

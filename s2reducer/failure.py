@@ -5,17 +5,22 @@ import threading
 
 from s2reducer.errors import S2Error
 from s2reducer.job import Job
+from s2reducer.residuals import Residuals
 
 
 class Failure:
     """Hooks, lanes and callbacks report to it, so it has a lock.
+
+    Args:
+        residuals: of the state; what a step that fails leaves of them is rejected.
 
     Attributes:
         error: the first exception, or None.
         step: in which it came.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, residuals: Residuals) -> None:
+        self._residuals = residuals
         self._lock = threading.Lock()
         self.error: Exception | None = None
         self.step = 0
@@ -30,15 +35,14 @@ class Failure:
     def report(self, error: Exception, where: Job | int, refused_from: int = 0) -> S2Error:
         """The error to raise; from step ``refused_from`` on the state refuses to work.
 
-        ``where`` is the bucket, or the number of the step in which there was none yet.  What the
-        bucket's step leaves is rejected.
+        ``where`` is the bucket, or the number of the step in which there was none yet.
         """
+        self._residuals.reject()
         if isinstance(where, int):
             step, place = where, f"step {where}"
         else:
             step = where.step
             place = f"step {step}, {where.layout.describe()}, plan {where.plan}, {where.round}"
-            where.residuals.reject()
         raised = S2Error(f"{place}: {error}")
         with self._lock:
             if self.error is None:

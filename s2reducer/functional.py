@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from s2reducer.chooser import Chooser
-from s2reducer.config import MAX_RANKS, Config
+from s2reducer.config import Config
 from s2reducer.constants import FLOOR_NBYTES, ON_DEVICES
 from s2reducer.device_lists import missing
 from s2reducer.engine import engine_of
@@ -225,9 +225,7 @@ def _as_the_backend_does(tensor: Tensor, transport: Transport, divisor: float) -
 def _dense_reason(buffer: Tensor, config: Config, world_size: int) -> str | None:
     if buffer.dtype in _INTEGERS:
         return "whole numbers"
-    if world_size > MAX_RANKS and (buffer.is_sparse or config.plan == "auto"):
-        return f"more than {MAX_RANKS} ranks"
-    reason = config.dense_reason(buffer.dtype)
+    reason = config.too_many(world_size, buffer.is_sparse) or config.dense_reason(buffer.dtype)
     if reason is not None or buffer.is_sparse:
         return reason
     if config.plan == "auto" and not config.deterministic and buffer.nbytes < FLOOR_NBYTES:

@@ -66,8 +66,6 @@ def lossy_stage(job: Job, transport: Transport) -> Stage | Begun[Tensor, Any]:
     index = _known_index(job, which, chosen, transport, sent_before)
     if index is None and any(which):
         scan(job)
-    if index is not None and narrow is not None:
-        narrow.used_only = True
     if job.config.plan == "sketch":
         return sketch_stage(job, transport)
     stage = blocks_stage(job, transport, index)
@@ -113,9 +111,9 @@ def _known_index(
     job: Job, which: Sequence[bool], chosen: Tensor | None, transport: Transport, sent_before: int
 ) -> Index | None:
     """The index of what travels, where all ranks know it already."""
-    shared = isinstance(job.config.select, SharedTopK)
-    if not shared and job.config.plan != "dense":
+    if not job.config.knows_index:
         return None
+    shared = isinstance(job.config.select, SharedTopK)
     bitmap = all_blocks(job.layout)
     if shared and chosen is not None:
         for span in itertools.compress(job.layout.spans, which):

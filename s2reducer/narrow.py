@@ -41,8 +41,6 @@ class Narrow:
 
     Attributes:
         buffer: bfloat16, what travels; zero in blocks that are not live.
-        used_only: nothing is owed to blocks of others where a segment is all zero on this rank: it
-            may be so on all of them, and then DDP would not write it.
     """
 
     def __init__(
@@ -56,7 +54,6 @@ class Narrow:
         self._source = source
         self._layout = layout
         self._filled = [not is_selected for is_selected in which]
-        self.used_only = False
         self._residuals = residuals
         self._scale = scale
         self.buffer = torch.zeros(layout.numel, dtype=WIRE_DTYPE, device=source.device)
@@ -68,6 +65,10 @@ class Narrow:
 
     def travel(self, job: Job) -> None:
         """Makes it what a job sends."""
+        # Without an index, a segment that is all zero on this rank may be so on all of them, and
+        # then DDP would not write what is added to it.
+        self._used_only = job.config.knows_index
+        self._divisor = job.divisor
         job.buffer, job.narrow = self.buffer, True
         if self._residuals is not None:
             job.rounded, job.debts = self.rounded, self.add_debts
@@ -89,7 +90,7 @@ class Narrow:
     def _send_debts(self, bitmap: Tensor) -> None:
         """The same, with bits of ``part``."""
         bitmap &= ~self._live
-        for span in self.part.spans if self.used_only else []:
+        for span in self.part.spans if self._used_only else []:
             if not self._live[span].any():
                 bitmap[span] = 0
         self._round(bitmap)
@@ -129,18 +130,18 @@ class Narrow:
                 ops.blocks_gather(array, alone, where - first, out, parallel=False)
         return before
 
-    def rounded(self, segments: Tensor, positions: Tensor, lost: Tensor, divisor: float) -> None:
+    def rounded(self, segments: Tensor, positions: Tensor, lost: Tensor) -> None:
         """Means that were rounded: blocks of the bucket, or of segments cut out of it.
 
         Args:
             segments: int64 [S, 4], in which ``positions`` are bits.
-            lost: float32, what the blocks' elements have lost; it is overwritten.
-            divisor: of the sums; one rank owes for all of them.
+            lost: float32, what the blocks' elements have lost; it is overwritten.  This rank owes
+                it for all ranks.
         """
         if self._residuals is None or positions.numel() == 0:
             return
         convert = ops_for(lost.device).values_convert
-        convert(lost, lost, self._scale / divisor, parallel=False)
+        convert(lost, lost, self._scale / self._divisor, parallel=False)
         whole = self._layout.segments[:, 0].tolist()
         ends = torch.searchsorted(positions, segments[1:, 3].contiguous()).tolist()
         at = begin = 0

@@ -41,9 +41,7 @@ def begin_lossy(job: Job, transport: Transport) -> Planner[Tensor]:
     chosen = _select(job, which, target, transport)
     if job.config.plan == "sketch":
         return begin_sketch(job, transport)
-    if isinstance(job.config.select, SharedTopK) or job.config.plan == "dense":
-        if narrow is not None:
-            narrow.used_only = True
+    if job.config.knows_index:
         begun = _begin_known(job, which, chosen, transport, sent_before)
     else:
         begun = begin_blocks(job, [], transport, live)

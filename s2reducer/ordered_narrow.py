@@ -63,7 +63,7 @@ class OrderedNarrow(Narrow):
 
             live = bits_of(self._live[span])
             kept = live[to_device(blocks, live.device)]
-            if self.used_only:
+            if self._used_only:
                 kept |= ~live.any()
             kept = kept.unsqueeze(1).expand(-1, block).reshape(-1)
             values = (before * self._scale).to(narrow.dtype)

@@ -122,18 +122,15 @@ class Resumption:
         rank, world_size = place
         there = (self.saved["rank"], self.saved["world_size"])
         dropped = unwanted = 0
-
-        def owes_blocks(record: ParameterRecord) -> bool:
-            return config.owes_blocks and not (record.is_table and rows_are_exact)
-
         pairs = zip(records, self.saved["parameters"], strict=False)
         for record, saved in list(pairs)[self._done :]:
             record.unions = list(saved["unions"])
+            owes_blocks = config.owes_blocks and not (record.is_table and rows_are_exact)
             if not any(name in saved and saved[name].any() for name in ("owed", "owed_rows")):
                 continue
             if place != there:
                 dropped += 1
-            elif owes_array(config, record) if "owed" in saved else owes_blocks(record):
+            elif owes_array(config, record) if "owed" in saved else owes_blocks:
                 residuals.load(record, saved)
             else:
                 unwanted += 1

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.futures import Future
 
 from s2reducer import ops
-from s2reducer.config import MAX_RANKS
 from s2reducer.constants import FLOOR_NBYTES, Cost
 from s2reducer.device import future_on
 from s2reducer.device_lists import missing
@@ -340,8 +339,9 @@ def _dense_reason(job: Job, lossy: bool) -> str | None:
     if transport.way is None:
         place = f"{buffer.device.type} over {transport.backend}"
         return f"on {place}, where only dense is supported"
-    if transport.world_size > MAX_RANKS and (buffer.is_sparse or config.plan == "auto"):
-        return f"on more than {MAX_RANKS} ranks, where only dense is supported"
+    too_many = config.too_many(transport.world_size, buffer.is_sparse)
+    if too_many is not None:
+        return too_many
     if buffer.dtype not in WIRE_DTYPES:
         return f"{dtype_name(buffer.dtype)}, for which only dense is supported"
     if transport.way == ORDERED:

@@ -152,7 +152,7 @@ class S2State:
         self._replicas = ReplicaCheck(config.check_every)
         self._residuals = Residuals()
         self._resumption: Resumption | None = None
-        self._failure = Failure()
+        self._failure = Failure(self._residuals)
         self._sender = Sender(self._layouts, self._ledger, self._replicas, self._failure)
         self._previous: Layout | None = None  # of the bucket before
 
@@ -291,7 +291,6 @@ class S2State:
 
     def _failed(self, error: Exception, where: Job | int) -> S2Error:
         """The error to raise; other ranks are told, as this rank may have failed alone."""
-        self._residuals.reject()
         self._sender.give_up(error)
         return self._failure.report(error, where)
 

@@ -2,7 +2,6 @@
 """What cannot be kept is refused, on all ranks alike, before anything has been sent."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from test_failures_hook import Bucket, error_of
 from torch.nn.parallel import DistributedDataParallel
 
 import s2reducer
-from s2reducer import S2State, TopK, bucket_order, config, engine, s2_hook, sender, transport
+from s2reducer import S2State, TopK, bucket_order, config, engine, s2_hook, transport
 
 VALUES = {0: torch.ones(400, 64)}
 
@@ -65,7 +64,6 @@ def with_too_many(settings: dict[str, Any]) -> tuple[str, str]:
     state = s2reducer.register(ddp, **settings)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(config, "MAX_RANKS", 1)
-        patch.setattr(sender, "MAX_RANKS", 1)
         error = error_of(lambda: ddp(VALUES).backward())
     return error, state.report().parameters[0].reason
 
@@ -127,10 +125,11 @@ def test_a_scaler_that_only_one_rank_has_given(ranks: Ranks) -> None:
     assert ranks.run(2, one_scaler, {}) == ["no error"] * 2
 
 
-def join(make_scaler: Callable[[], Any], values: list[torch.Tensor]) -> str:
+def join(with_scaler: bool, values: list[torch.Tensor]) -> str:
     """Rank 0 has a step for each of these, rank 1 has two."""
+    scaler = torch.amp.GradScaler("cpu") if with_scaler else None
     ddp = ddp_of()
-    s2reducer.register(ddp, plan="owner", wire="bf16", scaler=make_scaler())
+    s2reducer.register(ddp, plan="owner", wire="bf16", scaler=scaler)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1.0)
 
     def train() -> None:
@@ -143,23 +142,15 @@ def join(make_scaler: Callable[[], Any], values: list[torch.Tensor]) -> str:
     return error_of(train)
 
 
-def new_scaler() -> Any:
-    return torch.amp.GradScaler("cpu")
-
-
-def nothing() -> None:
-    return None
-
-
 def test_a_scaler_is_refused_under_join_where_something_is_owed(ranks: Ranks) -> None:
-    for error in ranks.run(2, join, new_scaler, [VALUES[0]] * 3):
+    for error in ranks.run(2, join, True, [VALUES[0]] * 3):
         assert "join() with S2State(scaler=...) goes with settings that owe nothing" in error
 
 
 def test_a_rank_that_has_joined_does_not_miss_a_scaler(ranks: Ranks) -> None:
     """It changes no parameters, so that those which are finite show no step that was skipped."""
     values = [VALUES[0], VALUES[0], torch.full((400, 64), torch.nan), VALUES[0], VALUES[0]]
-    assert ranks.run(2, join, nothing, values) == ["no error"] * 2
+    assert ranks.run(2, join, False, values) == ["no error"] * 2
 
 
 def backends_of_new_groups() -> list[str | None]:

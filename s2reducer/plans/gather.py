@@ -111,8 +111,7 @@ def _reduce_chunk(
     lost = sum_owned(rows, plan, divisor, results, rounded is not None)
     del rows
     if rounded is not None and lost is not None:
-        where, to_owe = _to_owe(layout, index, plan, rank, lost)
-        rounded(layout.segments, where, to_owe, divisor)
+        rounded(layout.segments, *_to_owe(layout, index, plan, rank, lost))
     ops_for(buffer.device).blocks_scatter(
         results, layout.segments, plan.owned[rank], buffer, parallel=False
     )
@@ -129,9 +128,8 @@ def _to_owe(
     before = torch.zeros_like(index.union)
     for bitmap in index.bitmaps[:rank]:
         before |= bitmap
-    own, _ = positions_of(index.bitmaps[rank], layout)
     where, counts = positions_of(index.bitmaps[rank] & ~before, layout)
-    in_compact = plan.received[rank][torch.isin(own, where, assume_unique=True)]
+    in_compact = plan.received[rank][torch.isin(plan.sent[rank], where, assume_unique=True)]
     rows = lost.new_empty(layout.packed_numel(counts))
     ops_for(lost.device).blocks_gather(lost, plan.compact, in_compact, rows, parallel=False)
     return where, rows

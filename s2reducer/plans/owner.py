@@ -24,9 +24,9 @@ from s2reducer.exchange import Index
 from s2reducer.segments import Layout, derive_seed, segments_of
 from s2reducer.transport import Transport
 
-# Is told what means lost when they were rounded: the segments and positions of the blocks, float32
-# with what their elements lost, and the divisor that made them of sums.
-Rounded = Callable[[Tensor, Tensor, Tensor, float], None]
+# Is told what means lost when they were rounded: the segments and positions of the blocks, and
+# float32 with what their elements lost.
+Rounded = Callable[[Tensor, Tensor, Tensor], None]
 
 # Columns of the exchanges.
 _SENT, _RECEIVED, _OWNED = 0, 2, 4
@@ -114,7 +114,7 @@ def reduce_owner(
     lost = sum_owned(rows, plan, divisor, own, rounded is not None)
     del rows
     if rounded is not None and lost is not None:
-        rounded(layout.segments, plan.owned[rank], lost, divisor)
+        rounded(layout.segments, plan.owned[rank], lost)
     del lost
     gathered = transport.all_gather_uneven(results, plan.owned_numel)
     for means, where in zip(gathered, plan.owned, strict=True):
